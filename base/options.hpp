@@ -118,7 +118,7 @@ class Options {
   [[noreturn]] void fail(std::string_view key, std::string_view what) const;
 
   /// Names in the whole tree may mean these rows, beside those of the table of such rows. The rows
-  /// must outlive all views of the tree. See PlugIns in core/plug_ins.hpp.
+  /// must outlive all views of the tree. See PlugIns in core/algorithms/plug_ins.hpp.
   template <class Row>
   void take_along(std::span<const Row> rows) const {
     keep_rows(typeid(Row), {rows.data(), rows.size()});

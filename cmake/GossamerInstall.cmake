@@ -10,17 +10,17 @@ include(CMakePackageConfigHelpers)
 
 # What a user's program includes. The headers that these include are found when they are installed,
 # so the list need not grow with them. A test compiles each installed header alone (test/install).
-set(_headers base/host_stream.hpp comm/launch.hpp comm/session.hpp core/bucket_lanes.hpp core/bucketed_model.hpp core/checkpoint/state_file.hpp
-    core/model_average.hpp core/pipeline.hpp core/rank_device.hpp optim/codecs/small_float.hpp optim/registry.hpp
+set(_headers base/host_stream.hpp comm/launch.hpp comm/session.hpp core/algorithms/bucket_lanes.hpp core/step/bucketed_model.hpp core/checkpoint/state_file.hpp
+    core/bucket/model_average.hpp core/step/pipeline.hpp comm/device/rank_device.hpp optim/codecs/small_float.hpp optim/registry.hpp
     optim/sweep.hpp topology/registry.hpp)
-set(_targets gossamer_base gossamer_topology gossamer_comm gossamer_optim gossamer_lanes gossamer_core gossamer_checkpoint)
+set(_targets gossamer_base gossamer_topology gossamer_comm gossamer_optim gossamer_exchange gossamer_core gossamer_checkpoint)
 if(GOSSAMER_TORCH)
   list(APPEND _targets gossamer_torch)
   list(APPEND _headers core/torch/data_parallel.hpp core/torch/graphed_step.hpp)
   # The program as a library, with all that it links.
   list(APPEND _targets gossamer_program gossamer_commands gossamer_spectrum gossamer_study gossamer_train gossamer_bench
        gossamer_data gossamer_plan gossamer_records gossamer_replay gossamer_report gossamer_simulate gossamer_virtual_ranks
-       gossamer_topology_report gossamer_timeline)
+       gossamer_topology_report gossamer_trace)
   list(APPEND _headers apps/program/program.hpp)
   install(TARGETS gossamer RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
   if(TARGET gossamer_torch_cuda)

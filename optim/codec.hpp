@@ -11,7 +11,7 @@
 // One rank of a pair gains what the other one loses, however coarse the codec is. Mixing in
 // decoded(heard) alone would round the mean in every round, by up to 0.03 at |x| = 30 in bfloat16.
 //
-// Sums over ranks have an encoding of their own (core/lanes/coded_sum.hpp), which Codec has as
+// Sums over ranks have an encoding of their own (core/exchange/coded_sum.hpp), which Codec has as
 // well. There a rank has no value near the one that it hears, so the encoded values must be
 // complete without the receiver's own. A sum's rounding moves the mean, so an algorithm that needs
 // the mean adds what a message has left out to the next one (error feedback: Seide et al., "1-Bit

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Checks who includes whom.
 
-    apps -> core/torch -> core -> core/lanes -> { topology, comm, optim } -> base
+    apps -> core/torch -> core/step -> core/algorithms -> core/bucket -> core/exchange
+        -> { topology, comm, optim } -> base
 
 A folder may include itself and what is below it; topology, comm and optim do not see each other.
 Inside comm, the top is the contract of all backends, and each backend has a folder of its own:
 
     start -> backends -> { tcp, mpi, threads } -> { elastic -> rendezvous, collectives -> worker } -> comm
-    nccl -> comm
+    device -> { nccl, elastic, collectives } -> comm
 
 The unit comm/backends (a header and its source) is the only one that sees all backends. No more than two
 units of the project include each other, directly or by way of others.
@@ -29,9 +30,12 @@ import tempfile
 from pathlib import Path
 
 # The contract of communication, and what the engine uses beside it.
-WIRES = ["comm/nccl", "comm/elastic", "comm/collectives", "comm"]
-COMM = ["comm/backends", "comm/start", "comm/tcp", "comm/mpi", "comm/threads", "comm/rendezvous", "comm/worker"] + WIRES
-LIBRARY = ["core/torch", "core/timeline", "core/checkpoint", "core", "core/lanes", "topology", "optim", "base"] + COMM
+WIRES = ["comm/elastic", "comm/collectives", "comm"]
+COMM = ["comm/backends", "comm/start", "comm/tcp", "comm/mpi", "comm/threads", "comm/rendezvous", "comm/worker",
+        "comm/device", "comm/nccl"] + WIRES
+BELOW_CORE = ["topology", "optim", "base"] + WIRES
+CORE = ["core/step", "core/algorithms", "core/bucket", "core/exchange", "core/state"]
+LIBRARY = ["core/torch", "core/trace", "core/checkpoint"] + CORE + ["topology", "optim", "base"] + COMM
 BELOW_TOOLS = ["apps/train", "apps/bench", "apps/models", "apps/data"] + LIBRARY
 # Each folder with the folders it may include besides itself. The longest name that fits counts.
 BELOW = {
@@ -45,20 +49,22 @@ BELOW = {
     "comm/threads": ["comm/elastic", "comm/rendezvous", "comm/collectives", "comm/worker", "comm", "base"],
     "comm/mpi": ["comm/collectives", "comm/worker", "comm", "base"],
     "comm/nccl": ["comm", "base"],
+    "comm/device": ["comm/nccl", "comm/elastic", "comm/collectives", "comm", "base"],
     "comm/tcp": ["comm/elastic", "comm/rendezvous", "comm/collectives", "comm/worker", "comm", "base"],
     "comm/start": ["comm/backends", "comm/tcp", "comm/rendezvous", "comm", "base"],
     # One unit, not a folder.
     "comm/backends": ["comm/tcp", "comm/mpi", "comm/threads", "comm", "base"],
     "optim": ["base"],
-    "core/lanes": ["topology", "optim", "base"] + WIRES,
-    "core": ["core/lanes", "topology", "optim", "base"] + WIRES,
-    "core/algorithms": ["core", "core/lanes", "topology", "optim", "base"] + WIRES,
-    "core/checkpoint": ["core", "core/lanes", "topology", "optim", "base"] + WIRES,
-    "core/timeline": ["core/checkpoint", "core", "core/lanes", "topology", "optim", "base"] + WIRES,
-    "core/torch": ["core", "core/lanes", "topology", "comm/start", "optim", "base"] + WIRES,
+    "core/exchange": BELOW_CORE,
+    "core/bucket": ["core/exchange"] + BELOW_CORE,
+    "core/algorithms": ["core/bucket", "core/exchange"] + BELOW_CORE,
+    "core/state": BELOW_CORE,
+    "core/step": ["core/algorithms", "core/bucket", "core/exchange", "core/state"] + BELOW_CORE,
+    "core/checkpoint": BELOW_CORE,
+    "core/trace": ["core/checkpoint"] + BELOW_CORE,
+    "core/torch": CORE + ["comm/start"] + BELOW_CORE,
     # Without LibTorch, so that one module works with every PyTorch.
-    "python": ["apps/plan", "apps/simulate", "core/checkpoint", "core/timeline", "core", "core/lanes", "topology", "optim",
-               "base"] + COMM,
+    "python": ["apps/plan", "apps/simulate", "core/checkpoint", "core/trace", "topology", "optim", "base"] + CORE + COMM,
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,
     "apps/train": ["apps/models", "apps/data"] + LIBRARY,
@@ -302,22 +308,22 @@ CASES = [
     ("apps/train/a.cpp", "#include <yaml-cpp/yaml.h>", "yaml-cpp is included only in"),
     ("apps/plan/a.cpp", "#include <Eigen/Dense>", None),
     ("apps/plan/a.cpp", "#include <Spectra/SymEigsSolver.h>", "Spectra is included only in"),
-    ("core/torch/a.cpp", '#include "core/x.hpp"', None),
+    ("core/torch/a.cpp", '#include "core/step/x.hpp"', None),
     ("core/torch/a.cpp", "#include <ATen/core/Tensor.h>", None),
     ("core/torch/a.cpp", '#include "apps/data/x.hpp"', "core/torch does not see apps/data"),
-    ("core/torch/a.cpp", '#include "core/algorithms/x.hpp"', "core/torch does not see core/algorithms"),
+    ("core/torch/a.cpp", '#include "core/trace/x.hpp"', "core/torch does not see core/trace"),
     ("core/torch/a.cpp", "#include <nccl.h>", "NCCL is included only in"),
     ("core/torch/a.cpp", "#include <spdlog/spdlog.h>", "spdlog is included only in"),
     ("core/torch/a.cpp", '#include "examples/x.hpp"', "core/torch does not see examples"),
-    ("core/a.cpp", '#include "comm/x.hpp"', None),
-    ("core/a.cpp", '#include "optim/x.hpp"', None),
-    ("core/a.cpp", '#include "topology/x.hpp"', None),
-    ("core/a.cpp", '#include "core/torch/x.hpp"', "core does not see core/torch"),
+    ("core/step/a.cpp", '#include "comm/x.hpp"', None),
+    ("core/step/a.cpp", '#include "optim/x.hpp"', None),
+    ("core/step/a.cpp", '#include "topology/x.hpp"', None),
+    ("core/step/a.cpp", '#include "core/torch/x.hpp"', "core/step does not see core/torch"),
     ("python/src/a.cpp", '#include "core/torch/x.hpp"', "python does not see core/torch"),
     ("python/src/a.cpp", '#include "apps/plan/x.hpp"', None),
     ("python/src/a.cpp", '#include "apps/train/x.hpp"', "python does not see apps/train"),
     ("python/src/a.cpp", "#include <nanobind/nanobind.h>", None),
-    ("core/a.cpp", "#include <nanobind/nanobind.h>", "nanobind is included only in"),
+    ("core/step/a.cpp", "#include <nanobind/nanobind.h>", "nanobind is included only in"),
     ("comm/tcp/a.hpp", "#include <asio/buffer.hpp>", None),
     ("comm/backends.cpp", '#include "comm/tcp/x.hpp"', None),
     ("comm/a.cpp", '#include "comm/tcp/x.hpp"', "comm does not see comm/tcp"),
@@ -325,38 +331,40 @@ CASES = [
     ("comm/tcp/a.cpp", '#include "comm/mpi/x.hpp"', "comm/tcp does not see comm/mpi"),
     ("comm/tcp/a.cpp", '#include "comm/start/x.hpp"', "comm/tcp does not see comm/start"),
     ("comm/elastic/a.cpp", '#include "comm/rendezvous/x.hpp"', None),
-    ("core/a.cpp", '#include "comm/tcp/x.hpp"', "core does not see comm/tcp"),
-    ("core/a.cpp", "#include <asio.hpp>", "asio is included only in"),
+    ("core/step/a.cpp", '#include "comm/tcp/x.hpp"', "core/step does not see comm/tcp"),
+    ("core/step/a.cpp", "#include <asio.hpp>", "asio is included only in"),
     ("comm/hmac.cpp", "#include <openssl/hmac.h>", None),
     ("apps/a.cpp", "#include <openssl/rand.h>", "OpenSSL is included only in"),
     ("apps/a.cpp", "#include <curl/curl.h>", "libcurl is included only in"),
-    ("core/a.cpp", '#include "core/algorithms/x.hpp"', "core does not see core/algorithms"),
-    ("core/a.cpp", '#include "apps/data/x.hpp"', "core does not see apps/data"),
-    ("core/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),
-    ("core/a.cpp", "#include <c10/core/Device.h>", "LibTorch is included only in"),
-    ("core/a.cpp", "#include <mpi.h>", "MPI is included only in"),
-    ("core/a.cpp", "#include <cuda_runtime.h>", "CUDA is included only in"),
-    ("core/a.cpp", '#include "x.hpp"', "there is no such file"),
+    ("core/step/a.cpp", '#include "core/algorithms/x.hpp"', None),
+    ("core/algorithms/a.cpp", '#include "core/step/x.hpp"', "core/algorithms does not see core/step"),
+    ("core/bucket/a.cpp", '#include "core/algorithms/x.hpp"', "core/bucket does not see core/algorithms"),
+    ("core/step/a.cpp", '#include "apps/data/x.hpp"', "core/step does not see apps/data"),
+    ("core/step/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),
+    ("core/step/a.cpp", "#include <c10/core/Device.h>", "LibTorch is included only in"),
+    ("core/step/a.cpp", "#include <mpi.h>", "MPI is included only in"),
+    ("core/step/a.cpp", "#include <cuda_runtime.h>", "CUDA is included only in"),
+    ("core/step/a.cpp", '#include "x.hpp"', "there is no such file"),
     ("examples/a.cpp", '#include "x.hpp"', None),
     ("examples/a.cpp", '#include "y.hpp"', "there is no such file"),
-    ("core/a.cpp", '#include "../base/x.hpp"', "there is no such file"),
-    ("core/a.cpp", '#include "torch/torch.h"', "there is no such file"),
-    ("core/a.cpp", '#include "base/missing.hpp"', "there is no such file"),
-    ("core/a.cpp", '#include "gossamer/base/x.hpp"', "there is no such file"),
-    ("core/a.cpp", "  #  include<mpi.h>", "MPI is included only in"),
-    ("core/a.cpp", '#include "test/x.hpp"', "only tests include test"),
-    ("core/algorithms/a.cpp", '#include "core/x.hpp"', None),
-    ("core/algorithms/a.cpp", '#include "core/lanes/x.hpp"', None),
-    ("core/a.cpp", '#include "core/lanes/x.hpp"', None),
-    ("core/lanes/a.cpp", '#include "comm/x.hpp"', None),
-    ("core/lanes/a.cpp", '#include "core/x.hpp"', "core/lanes does not see core"),
+    ("core/step/a.cpp", '#include "../base/x.hpp"', "there is no such file"),
+    ("core/step/a.cpp", '#include "torch/torch.h"', "there is no such file"),
+    ("core/step/a.cpp", '#include "base/missing.hpp"', "there is no such file"),
+    ("core/step/a.cpp", '#include "gossamer/base/x.hpp"', "there is no such file"),
+    ("core/step/a.cpp", "  #  include<mpi.h>", "MPI is included only in"),
+    ("core/step/a.cpp", '#include "test/x.hpp"', "only tests include test"),
+    ("core/algorithms/a.cpp", '#include "core/bucket/x.hpp"', None),
+    ("core/algorithms/a.cpp", '#include "core/exchange/x.hpp"', None),
+    ("core/step/a.cpp", '#include "core/exchange/x.hpp"', None),
+    ("core/exchange/a.cpp", '#include "comm/x.hpp"', None),
+    ("core/exchange/a.cpp", '#include "core/bucket/x.hpp"', "core/exchange does not see core/bucket"),
     ("core/algorithms/a.cpp", '#include "core/torch/x.hpp"', "core/algorithms does not see core/torch"),
     ("comm/a.cpp", "#include <fmt/format.h>", "spdlog is included only in"),
     ("base/a.cpp", "#include <spdlog/spdlog.h>", None),
     ("base/a.cpp", "#include <yaml-cpp/yaml.h>", None),
     ("base/a.cpp", "#include <cuda_runtime.h>", None),
     ("base/a.cpp", '#include "topology/x.hpp"', "base does not see topology"),
-    ("base/a.cpp", '#include "core/x.hpp"', "base does not see core"),
+    ("base/a.cpp", '#include "core/step/x.hpp"', "base does not see core/step"),
     ("base/a.cpp", "#include <Eigen/Core>", "Eigen is included only in"),
     ("topology/a.cpp", "#include <Eigen/Eigenvalues>", None),
     ("topology/a.cpp", '#include "base/x.hpp"', None),
@@ -367,7 +375,7 @@ CASES = [
     ("comm/a.cpp", "#include <nccl.h>", None),
     ("comm/a.cpp", '#include "topology/x.hpp"', "comm does not see topology"),
     ("comm/a.cpp", '#include "optim/x.hpp"', "comm does not see optim"),
-    ("comm/a.cpp", '#include "core/x.hpp"', "comm does not see core"),
+    ("comm/a.cpp", '#include "core/step/x.hpp"', "comm does not see core/step"),
     ("optim/a.cpp", '#include "comm/x.hpp"', "optim does not see comm"),
     ("optim/a.cpp", '#include "topology/x.hpp"', "optim does not see topology"),
     ("optim/a.cpp", "#include <torch/torch.h>", "LibTorch is included only in"),

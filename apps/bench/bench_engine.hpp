@@ -23,8 +23,8 @@
 #include "base/text.hpp"
 #include "base/timeline.hpp"
 #include "base/yaml.hpp"
-#include "core/timeline/step_timeline.hpp"
 #include "core/torch/data_parallel.hpp"
+#include "core/trace/step_timeline.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 

@@ -19,7 +19,7 @@
 
 #include "apps/bench/yardstick.hpp"
 #include "base/stream.hpp"
-#include "core/bucket.hpp"
+#include "core/bucket/bucket.hpp"
 
 namespace gossamer::apps {
 

@@ -14,9 +14,9 @@
 
 #include "base/types.hpp"
 #include "comm/communicator.hpp"
-#include "core/algorithm.hpp"
-#include "core/plug_ins.hpp"
-#include "core/timeline/step_timeline.hpp"
+#include "core/algorithms/algorithm.hpp"
+#include "core/algorithms/plug_ins.hpp"
+#include "core/trace/step_timeline.hpp"
 
 namespace gossamer::apps {
 

@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "core/plug_ins.hpp"
+#include "core/algorithms/plug_ins.hpp"
 
 namespace gossamer::apps {
 

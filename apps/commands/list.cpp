@@ -18,7 +18,7 @@
 #include "base/registry.hpp"
 #include "base/text.hpp"
 #include "comm/backends.hpp"
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 #include "optim/codec.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/plug_ins.hpp"
+#include "core/algorithms/plug_ins.hpp"
 
 namespace gossamer::apps {
 

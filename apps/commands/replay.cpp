@@ -20,7 +20,7 @@
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
-#include "core/bucket_plan.hpp"
+#include "core/bucket/bucket_plan.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -1,7 +1,7 @@
 #include "apps/commands/timeline_options.hpp"
 
 #include "base/text.hpp"
-#include "core/timeline/step_timeline.hpp"
+#include "core/trace/step_timeline.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -11,8 +11,8 @@
 #include "base/error.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
-#include "core/lanes/coded_sum.hpp"
-#include "core/step.hpp"
+#include "core/exchange/coded_sum.hpp"
+#include "core/step/step.hpp"
 #include "optim/registry.hpp"
 #include "topology/rank_round.hpp"
 

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/algorithm.hpp"
-#include "core/lanes/lane.hpp"
+#include "core/algorithms/algorithm.hpp"
+#include "core/exchange/lane.hpp"
 #include "optim/optimizer.hpp"
 
 namespace gossamer::apps {

@@ -21,8 +21,8 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "apps/plan/iteration_model.hpp"
-#include "core/algorithm.hpp"
-#include "core/plug_ins.hpp"
+#include "core/algorithms/algorithm.hpp"
+#include "core/algorithms/plug_ins.hpp"
 #include "optim/codec.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/spectrum.hpp"

@@ -88,7 +88,7 @@ Traffic ScheduledTraffic::part_of(const PlannedExchange& exchange) const {
   } else {
     Round round = topology_->round(exchange.round);
     // Lanes send a block to every member of a group where this takes fewer bytes than a sum, or
-    // where they must. A grid is for blocks of single ranks (core/lanes/grid_lane.hpp).
+    // where they must. A grid is for blocks of single ranks (core/exchange/grid_lane.hpp).
     const bool encodes = codec_ != nullptr && (round.node_size == 1 || !codec_->needs_grid());
     if (!encodes) messages = exchange.group_share;
     std::int64_t most = encodes ? most_coded_members(*codec_) : 0;

@@ -7,7 +7,7 @@
 //     return gossamer::run_program(argc, argv, {.algorithms = kMyAlgorithms});
 //   }
 
-#include "core/plug_ins.hpp"
+#include "core/algorithms/plug_ins.hpp"
 
 namespace gossamer {
 

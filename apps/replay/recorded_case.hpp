@@ -13,7 +13,7 @@
 
 #include "apps/data/npy.hpp"
 #include "base/options.hpp"
-#include "core/bucket_plan.hpp"
+#include "core/bucket/bucket_plan.hpp"
 #include "optim/schedule.hpp"
 #include "topology/topology.hpp"
 

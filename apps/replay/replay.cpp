@@ -9,9 +9,9 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/model_average.hpp"
-#include "core/pipeline.hpp"
-#include "core/rank_device.hpp"
+#include "comm/device/rank_device.hpp"
+#include "core/bucket/model_average.hpp"
+#include "core/step/pipeline.hpp"
 #include "optim/registry.hpp"
 
 namespace gossamer::apps {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/report/run_record.hpp"
-#include "core/plug_ins.hpp"
+#include "core/algorithms/plug_ins.hpp"
 
 namespace gossamer::apps {
 

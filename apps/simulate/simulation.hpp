@@ -23,7 +23,7 @@
 
 #include "apps/simulate/problems.hpp"
 #include "base/options.hpp"
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/topology.hpp"
 

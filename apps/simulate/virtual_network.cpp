@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/host_stream.hpp"
-#include "core/lanes/grid_lane.hpp"
-#include "core/lanes/tree_lane.hpp"
+#include "core/exchange/grid_lane.hpp"
+#include "core/exchange/tree_lane.hpp"
 #include "topology/nodes.hpp"
 
 namespace gossamer::apps {

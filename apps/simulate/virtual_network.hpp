@@ -12,7 +12,7 @@
 
 #include "apps/simulate/virtual_wire.hpp"
 #include "base/worker_pool.hpp"
-#include "core/lanes/lane.hpp"
+#include "core/exchange/lane.hpp"
 
 namespace gossamer::apps {
 

@@ -1,7 +1,7 @@
 #pragma once
 // Many workers in one process, without a model engine and without messages. The parameters of all
 // ranks are rows of one array. Virtual ranks use the code of training itself: its algorithms, its
-// sweep and its optimizers, in the order of its steps (core/step.hpp). All ranks go through
+// sweep and its optimizers, in the order of its steps (core/step/step.hpp). All ranks go through
 // every step together.
 //
 // Results do not depend on the number of threads: one thread computes each row, and sums over ranks
@@ -18,7 +18,7 @@
 #include "base/buffer.hpp"
 #include "base/host_stream.hpp"
 #include "base/worker_pool.hpp"
-#include "core/step.hpp"
+#include "core/step/step.hpp"
 #include "optim/schedule.hpp"
 
 namespace gossamer::apps {

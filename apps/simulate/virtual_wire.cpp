@@ -9,8 +9,8 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/lanes/shard.hpp"
-#include "core/lanes/tree_lane.hpp"
+#include "core/exchange/shard.hpp"
+#include "core/exchange/tree_lane.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/registry.hpp"
 

@@ -19,8 +19,8 @@
 #include "apps/simulate/round_plan.hpp"
 #include "base/buffer.hpp"
 #include "base/worker_pool.hpp"
-#include "core/lanes/coded_sum.hpp"
-#include "core/lanes/lane.hpp"
+#include "core/exchange/coded_sum.hpp"
+#include "core/exchange/lane.hpp"
 #include "topology/push_sum.hpp"
 
 namespace gossamer::apps {

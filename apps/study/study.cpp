@@ -25,7 +25,7 @@
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
-#include "core/bucket_plan.hpp"
+#include "core/bucket/bucket_plan.hpp"
 
 namespace gossamer::apps {
 namespace {

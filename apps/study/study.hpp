@@ -14,7 +14,7 @@
 
 #include "apps/study/study_table.hpp"
 #include "comm/start/start.hpp"
-#include "core/plug_ins.hpp"
+#include "core/algorithms/plug_ins.hpp"
 
 namespace gossamer::apps {
 

@@ -12,7 +12,7 @@
 #include "base/options.hpp"
 #include "base/registry.hpp"
 #include "base/text.hpp"
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "base/yaml.hpp"
-#include "core/plug_ins.hpp"
+#include "core/algorithms/plug_ins.hpp"
 
 namespace gossamer::apps {
 

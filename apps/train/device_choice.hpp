@@ -9,7 +9,7 @@
 #include "base/options.hpp"
 #include "base/types.hpp"
 #include "comm/communicator.hpp"
-#include "core/device_wires.hpp"
+#include "comm/device/device_wires.hpp"
 #include "core/torch/torch_stream.hpp"
 
 namespace gossamer::apps {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "apps/train/batches.hpp"
-#include "core/model_average.hpp"
+#include "core/bucket/model_average.hpp"
 
 namespace gossamer::apps {
 namespace {

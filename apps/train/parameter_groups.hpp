@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/options.hpp"
-#include "core/parameter_group.hpp"
+#include "core/bucket/parameter_group.hpp"
 
 namespace gossamer::apps {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/options.hpp"
-#include "core/algorithm_switch.hpp"
+#include "core/step/algorithm_switch.hpp"
 
 namespace gossamer::apps {
 

@@ -10,7 +10,7 @@
 #include "base/text.hpp"
 #include "comm/start/secret.hpp"
 #include "comm/tcp/stream_count.hpp"
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -37,9 +37,9 @@
 #include "apps/train/stop_signals.hpp"
 #include "apps/train/summary.hpp"
 #include "core/checkpoint/manifest.hpp"
-#include "core/timeline/step_timeline.hpp"
 #include "core/torch/data_parallel.hpp"
 #include "core/torch/graphed_step.hpp"
+#include "core/trace/step_timeline.hpp"
 
 namespace gossamer::apps {
 

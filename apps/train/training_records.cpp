@@ -12,7 +12,7 @@
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/lanes/block_checksum.hpp"
+#include "core/exchange/block_checksum.hpp"
 #include "core/torch/parameters.hpp"
 #include "topology/rank_round.hpp"
 

@@ -9,9 +9,9 @@
 #include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/bucket_plan.hpp"
-#include "core/model_average.hpp"
-#include "core/topology_text.hpp"
+#include "core/bucket/bucket_plan.hpp"
+#include "core/bucket/model_average.hpp"
+#include "core/exchange/topology_text.hpp"
 
 namespace gossamer::apps {
 namespace {

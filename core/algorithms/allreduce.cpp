@@ -4,8 +4,8 @@
 // and the updates follow at its end. With `delay: 1` an update uses the mean gradient of the step
 // before, so that the sums have a whole step's time: x' = x - u(mean g of the step before).
 //
-// Under a codec the lanes send encoded gradients, and exact flags (core/lanes/coded_sum.hpp). The
-// sum is still the same on all ranks, bit for bit.
+// Under a codec the lanes send encoded gradients, and exact flags (core/exchange/coded_sum.hpp).
+// The sum is still the same on all ranks, bit for bit.
 //
 // `sends: momentum` is QAdam (Gan et al., "BAGUA", VLDB 2021; the two phases of 1-bit Adam, Tang et
 // al., ICML 2021). During the warm-up of the optimizer qadam the ranks sum their gradients, and no
@@ -24,8 +24,8 @@
 
 #include "base/error.hpp"
 #include "core/algorithms/algorithm_options.hpp"
-#include "core/bucket_lanes.hpp"
-#include "core/packed_gradients.hpp"
+#include "core/algorithms/bucket_lanes.hpp"
+#include "core/bucket/packed_gradients.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {

@@ -24,10 +24,10 @@
 #include <optional>
 #include <utility>
 
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 #include "core/algorithms/algorithm_options.hpp"
-#include "core/lanes/mailbox.hpp"
-#include "core/per_bucket.hpp"
+#include "core/bucket/per_bucket.hpp"
+#include "core/exchange/mailbox.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {

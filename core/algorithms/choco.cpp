@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "core/algorithms/algorithm_options.hpp"
-#include "core/bucket_lanes.hpp"
+#include "core/algorithms/bucket_lanes.hpp"
 #include "optim/flush_denormals.hpp"
 #include "optim/sparse_layout.hpp"
 

@@ -7,8 +7,8 @@
 // (shared_moments.hpp).
 
 #include "core/algorithms/algorithm_options.hpp"
+#include "core/algorithms/bucket_lanes.hpp"
 #include "core/algorithms/shared_moments.hpp"
-#include "core/bucket_lanes.hpp"
 
 namespace gossamer {
 namespace {

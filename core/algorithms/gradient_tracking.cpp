@@ -8,8 +8,8 @@
 // ranks reach the common optimum; plain gossip misses it by a distance that grows with the learning
 // rate. It is tracking (tracking.hpp) with beta = 0.
 
+#include "core/algorithms/bucket_lanes.hpp"
 #include "core/algorithms/tracking.hpp"
-#include "core/bucket_lanes.hpp"
 #include "optim/block_update.hpp"
 #include "optim/convert.hpp"
 #include "optim/tracker.hpp"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/algorithms/algorithm_options.hpp"
-#include "core/bucket_lanes.hpp"
+#include "core/algorithms/bucket_lanes.hpp"
 
 namespace gossamer {
 namespace {

@@ -1,6 +1,6 @@
 // Every rank trains alone. This baseline shows what communication costs.
 
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 
 namespace gossamer {
 

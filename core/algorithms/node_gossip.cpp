@@ -21,9 +21,9 @@
 #include <string>
 
 #include "core/algorithms/algorithm_options.hpp"
-#include "core/bucket_lanes.hpp"
-#include "core/lanes/shard.hpp"
-#include "core/packed_gradients.hpp"
+#include "core/algorithms/bucket_lanes.hpp"
+#include "core/bucket/packed_gradients.hpp"
+#include "core/exchange/shard.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {

@@ -37,8 +37,8 @@
 #include "base/text.hpp"
 #include "core/algorithms/algorithm_options.hpp"
 #include "core/algorithms/outer_averages.hpp"
+#include "core/algorithms/outer_momentum.hpp"
 #include "core/algorithms/shared_moments.hpp"
-#include "core/outer_momentum.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {

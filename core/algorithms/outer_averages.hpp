@@ -37,8 +37,8 @@
 #include <utility>
 
 #include "base/stream.hpp"
-#include "core/algorithm.hpp"
-#include "core/bucket_lanes.hpp"
+#include "core/algorithms/algorithm.hpp"
+#include "core/algorithms/bucket_lanes.hpp"
 
 namespace gossamer {
 

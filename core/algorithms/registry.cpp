@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 #include "core/algorithms/algorithm_options.hpp"
 
 namespace gossamer {

@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/bucket_lanes.hpp"
-#include "core/host_values.hpp"
+#include "core/algorithms/bucket_lanes.hpp"
+#include "core/bucket/host_values.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {

@@ -26,8 +26,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/algorithm.hpp"
-#include "core/bucket_lanes.hpp"
+#include "core/algorithms/algorithm.hpp"
+#include "core/algorithms/bucket_lanes.hpp"
 
 namespace gossamer {
 

@@ -14,7 +14,7 @@
 
 #include <string_view>
 
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 
 namespace gossamer {
 

@@ -9,7 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/tensor_names.hpp"
+#include "core/state/tensor_names.hpp"
 #include "core/torch/data_parallel_core.hpp"
 #include "core/torch/orthogonalize.hpp"
 

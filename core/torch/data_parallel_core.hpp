@@ -19,8 +19,8 @@
 #include "base/state_visitor.hpp"
 #include "base/timeline.hpp"
 #include "comm/communicator.hpp"
-#include "core/bucketed_model.hpp"
-#include "core/model_average.hpp"
+#include "core/bucket/model_average.hpp"
+#include "core/step/bucketed_model.hpp"
 #include "core/torch/parameters.hpp"
 #include "core/torch/torch_stream.hpp"
 

@@ -12,7 +12,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/broadcast_blocks.hpp"
+#include "core/state/broadcast_blocks.hpp"
 #include "core/torch/torch_stream.hpp"
 #include "optim/convert.hpp"
 

@@ -11,9 +11,9 @@
 #include <torch/nn/module.h>
 
 #include "comm/communicator.hpp"
-#include "core/bucket_plan.hpp"
-#include "core/parameter_group.hpp"
-#include "core/parameter_memory.hpp"
+#include "core/bucket/bucket_plan.hpp"
+#include "core/bucket/parameter_group.hpp"
+#include "core/bucket/parameter_memory.hpp"
 
 namespace gossamer {
 

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "gossamer/base/error.hpp"
-#include "gossamer/core/bucket_lanes.hpp"
+#include "gossamer/core/algorithms/bucket_lanes.hpp"
 #include "gossamer/optim/block_update.hpp"
 #include "gossamer/optim/sweep.hpp"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "gossamer/core/algorithm.hpp"
+#include "gossamer/core/algorithms/algorithm.hpp"
 #include "gossamer/optim/codecs/small_float.hpp"
 #include "gossamer/optim/sweep.hpp"
 #include "gossamer/topology/registry.hpp"

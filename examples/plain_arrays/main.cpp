@@ -6,8 +6,8 @@
 
 #include "gossamer/base/host_stream.hpp"
 #include "gossamer/comm/backends.hpp"
-#include "gossamer/core/model_average.hpp"
-#include "gossamer/core/pipeline.hpp"
+#include "gossamer/core/bucket/model_average.hpp"
+#include "gossamer/core/step/pipeline.hpp"
 #include "gossamer/optim/registry.hpp"
 #include "gossamer/topology/registry.hpp"
 

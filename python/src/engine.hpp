@@ -24,10 +24,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
-#include "core/bucketed_model.hpp"
+#include "core/bucket/model_average.hpp"
 #include "core/checkpoint/tensor_source.hpp"
-#include "core/model_average.hpp"
-#include "core/timeline/step_timeline.hpp"
+#include "core/step/bucketed_model.hpp"
+#include "core/trace/step_timeline.hpp"
 #include "optim/schedule.hpp"
 #include "topology/edge_weights.hpp"
 

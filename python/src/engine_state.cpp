@@ -13,7 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/bucket.hpp"
+#include "core/bucket/bucket.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/state_file.hpp"
 

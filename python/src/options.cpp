@@ -8,7 +8,7 @@
 #include "base/text.hpp"
 #include "base/yaml.hpp"
 #include "comm/backends.hpp"
-#include "core/plug_ins.hpp"
+#include "core/algorithms/plug_ins.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 #include "topology/topology_file.hpp"

@@ -11,8 +11,8 @@
 
 #include "base/options.hpp"
 #include "base/types.hpp"
-#include "core/bucketed_model.hpp"
-#include "core/timeline/step_timeline.hpp"
+#include "core/step/bucketed_model.hpp"
+#include "core/trace/step_timeline.hpp"
 #include "optim/optimizer.hpp"
 
 namespace gossamer::python {

@@ -17,10 +17,10 @@
 #include "base/error.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
-#include "core/broadcast_blocks.hpp"
-#include "core/bucket_plan.hpp"
-#include "core/model_average.hpp"
-#include "core/tensor_names.hpp"
+#include "core/bucket/bucket_plan.hpp"
+#include "core/bucket/model_average.hpp"
+#include "core/state/broadcast_blocks.hpp"
+#include "core/state/tensor_names.hpp"
 
 namespace gossamer::python {
 namespace {

@@ -16,8 +16,8 @@
 #include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/types.hpp"
+#include "comm/device/device_wires.hpp"
 #include "comm/session.hpp"
-#include "core/device_wires.hpp"
 
 namespace gossamer::python {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/text.hpp"
-#include "core/pipeline.hpp"
+#include "core/step/pipeline.hpp"
 
 namespace gossamer {
 

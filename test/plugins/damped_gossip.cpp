@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/bucket_lanes.hpp"
+#include "core/algorithms/bucket_lanes.hpp"
 
 namespace gossamer {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "base/text.hpp"
 #include "base/yaml.hpp"
-#include "core/lanes/peer_lanes.hpp"
-#include "core/plug_ins.hpp"
+#include "core/algorithms/plug_ins.hpp"
+#include "core/exchange/peer_lanes.hpp"
 #include "optim/sweep.hpp"
 #include "topology/mixing.hpp"
 #include "topology/registry.hpp"

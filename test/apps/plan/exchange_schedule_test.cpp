@@ -3,7 +3,7 @@
 #include "apps/plan/exchange_schedule.hpp"
 
 #include "test/base/thrown.hpp"
-#include "test/core/algorithm_variants.hpp"
+#include "test/core/algorithms/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 
 #include <memory>
@@ -18,7 +18,7 @@
 #include "apps/plan/iteration_model.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/model_average.hpp"
+#include "core/bucket/model_average.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 

@@ -2,7 +2,7 @@
 
 #include "apps/simulate/virtual_ranks.hpp"
 
-#include "test/core/algorithm_variants.hpp"
+#include "test/core/algorithms/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/sanitized.hpp"
 #include "test/topology/irregular.hpp"
@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
-#include "core/lanes/grid_lane.hpp"
+#include "core/exchange/grid_lane.hpp"
 #include "topology/mixing.hpp"
 #include "topology/registry.hpp"
 

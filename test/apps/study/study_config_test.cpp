@@ -13,7 +13,7 @@
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 
 namespace gossamer::apps {
 namespace {

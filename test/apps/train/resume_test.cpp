@@ -4,7 +4,7 @@
 
 #include "test/apps/folder.hpp"
 #include "test/apps/train/config_text.hpp"
-#include "test/core/algorithm_variants.hpp"
+#include "test/core/algorithms/algorithm_variants.hpp"
 #include "test/sanitized.hpp"
 
 #include <cmath>

@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
-#include "core/model_average.hpp"
-#include "core/state_copy.hpp"
+#include "core/bucket/model_average.hpp"
+#include "core/state/state_copy.hpp"
 #include "core/torch/data_parallel.hpp"
 
 namespace gossamer {

@@ -1,6 +1,6 @@
 // Tests global_average() and the lifetime of the wrapper.
 
-#include "test/core/algorithm_variants.hpp"
+#include "test/core/algorithms/algorithm_variants.hpp"
 #include "test/core/torch/scenario.hpp"
 
 #include <cmath>
@@ -13,8 +13,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/text.hpp"
-#include "core/algorithm.hpp"
-#include "core/model_average.hpp"
+#include "core/algorithms/algorithm.hpp"
+#include "core/bucket/model_average.hpp"
 #include "core/torch/data_parallel.hpp"
 
 namespace gossamer {

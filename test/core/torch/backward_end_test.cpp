@@ -15,7 +15,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "base/text.hpp"
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 #include "core/torch/data_parallel.hpp"
 
 namespace gossamer {

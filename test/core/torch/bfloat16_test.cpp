@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/text.hpp"
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 
 namespace gossamer {
 namespace {

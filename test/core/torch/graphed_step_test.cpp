@@ -14,7 +14,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.hpp"
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 
 namespace gossamer {
 namespace {

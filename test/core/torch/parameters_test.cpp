@@ -3,7 +3,7 @@
 #include "core/torch/parameters.hpp"
 
 #include "test/base/thrown.hpp"
-#include "test/core/saved_state.hpp"
+#include "test/core/step/saved_state.hpp"
 #include "test/core/torch/scenario.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "base/text.hpp"
-#include "core/algorithm.hpp"
+#include "core/algorithms/algorithm.hpp"
 #include "optim/registry.hpp"
 
 namespace gossamer {

@@ -14,8 +14,8 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/algorithm.hpp"
-#include "core/model_average.hpp"
+#include "core/algorithms/algorithm.hpp"
+#include "core/bucket/model_average.hpp"
 #include "core/torch/data_parallel.hpp"
 
 namespace gossamer {

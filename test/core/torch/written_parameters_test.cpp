@@ -16,7 +16,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/model_average.hpp"
+#include "core/bucket/model_average.hpp"
 #include "core/torch/data_parallel.hpp"
 
 namespace gossamer {

@@ -1,0 +1,216 @@
+#include "comm/device/device_wires.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <system_error>
+
+#include <unistd.h>
+
+#include "base/error.hpp"
+#include "base/make_stream.hpp"
+#include "base/text.hpp"
+#include "comm/collectives/staged_communicator.hpp"
+#include "comm/elastic/renewing_wires.hpp"
+#include "comm/nccl/communicator.hpp"
+#include "comm/nccl/library.hpp"
+
+namespace gossamer {
+namespace {
+
+/// What a rank has for exchanges.
+struct Offer {
+  std::unique_ptr<NcclApi> nccl = {};
+  /// `NCCL 2.28.9`, or why there is none.
+  std::string nccl_text = {};
+  std::string mpi_text = {};
+};
+
+constexpr std::string_view kReaches = "MPI that reaches GPUs";
+constexpr std::string_view kMpiText = "GPUs exchange by MPI, from their own memory";
+constexpr std::string_view kHostText = "GPUs exchange through host memory";
+
+Offer offer_of(const WireChoice& choice, const Communicator& host, bool shares, bool threads) {
+  Offer offer;
+  offer.mpi_text = host.takes_device_memory() ? kReaches : "no MPI that reaches GPUs";
+  if (choice.exchange == "host" || choice.exchange == "mpi") {
+    offer.nccl_text = "no NCCL: not asked for";
+    return offer;
+  }
+  if (shares) {
+    offer.nccl_text = "no NCCL: ranks share GPUs, which NCCL refuses";
+    return offer;
+  }
+  if (threads && choice.exchange == "auto") {
+    offer.nccl_text =
+        "no NCCL: ranks are threads of one process, which NCCL may hang; start processes "
+        "(--processes N, mpirun), or ask for it with device.exchange: nccl";
+    return offer;
+  }
+  try {
+    offer.nccl = load_nccl();
+    offer.nccl_text = concat("NCCL ", offer.nccl->version());
+  } catch (const ConfigError& error) {
+    offer.nccl_text = concat("no NCCL: ", error.what());
+  }
+  return offer;
+}
+
+/// The first rank that does not have `text`; the number of ranks: all have it.
+std::size_t first_without(const std::vector<std::string>& all, std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::find_if(all, [text](const std::string& other) { return other != text; }) -
+      all.begin());
+}
+
+/// Containers may have processes with the same number, but not in the same namespace; and hosts may
+/// have the same namespaces.
+std::string process_name() {
+  std::error_code failure;
+  const auto space = std::filesystem::read_symlink("/proc/self/ns/pid", failure);
+  std::string host;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), host);
+  return concat(host, " ", space.string(), " ", getpid());
+}
+
+/// Collective.
+std::vector<RankPlace> gather_places(Communicator& host, Device device) {
+  std::vector<RankPlace> places;
+  const std::vector<std::string> uuids = host.all_gather(gpu_uuid(device));
+  const std::vector<std::string> processes = host.all_gather(process_name());
+  for (std::size_t rank = 0; rank < uuids.size(); ++rank) {
+    places.push_back({uuids[rank], processes[rank]});
+  }
+  return places;
+}
+
+std::string flaw_text(const std::string& flaw) {
+  return concat("it has failed three times in a row, the last time with: ", flaw);
+}
+
+/// For the log, where it is not NCCL.
+std::string reason_of(const WireChoice& choice, const std::vector<std::string>& nccl) {
+  if (choice.exchange != "auto") return " (as asked for)";
+  const std::size_t odd = first_without(nccl, nccl[0]) % nccl.size();
+  return concat(" (rank ", odd, " has ", nccl[odd], ")");
+}
+
+}  // namespace
+
+WireChoice read_wire_choice(const Options& device) {
+  return {.share = device.flag("share", false),
+          .exchange = device.choice("exchange", {"auto", "nccl", "mpi", "host"}, "auto")};
+}
+
+WireKind choose_wires(std::string_view exchange, const std::vector<std::string>& nccl,
+                      const std::vector<std::string>& mpi) {
+  const auto refuse = [exchange](const std::vector<std::string>& texts, std::size_t rank) {
+    throw ConfigError(concat("device.exchange: ", exchange, ", but rank ", rank, " has ",
+                             texts[rank], rank > 0 ? concat(", and rank 0 has ", texts[0]) : "",
+                             ", allowed: auto, nccl, mpi, host"));
+  };
+  if (exchange == "host") return WireKind::kHost;
+  if (exchange != "mpi") {
+    const std::size_t odd = nccl[0].starts_with("NCCL ") ? first_without(nccl, nccl[0]) : 0;
+    if (odd == nccl.size()) return WireKind::kNccl;
+    if (exchange == "nccl") refuse(nccl, odd);
+  }
+  const std::size_t odd = first_without(mpi, kReaches);
+  if (odd == mpi.size()) return WireKind::kMpi;
+  if (exchange == "mpi") refuse(mpi, odd);
+  return WireKind::kHost;
+}
+
+bool share_gpus(bool may_share, const std::vector<RankPlace>& places) {
+  const bool first_has = !places[0].uuid.empty();
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    if (places[rank].uuid.empty() != first_has) continue;
+    const std::size_t with = first_has ? 0 : rank;
+    throw ConfigError(concat("rank ", with, " trains on a GPU and rank ", rank - with,
+                             " on processors, allowed: GPUs for all ranks (is "
+                             "CUDA_VISIBLE_DEVICES empty on one of them?), or processors"));
+  }
+  if (!first_has) return false;
+  bool shares = false;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const auto other = std::ranges::find(places, places[rank].uuid, &RankPlace::uuid);
+    const auto first = static_cast<std::size_t>(other - places.begin());
+    if (first == rank) continue;
+    const std::string who =
+        concat("ranks ", first, " and ", rank, " have the same GPU (", places[rank].uuid, ")");
+    if (!may_share) {
+      throw ConfigError(
+          concat("device.share: ", who,
+                 "; start as many ranks per node as there are GPUs, or let ranks share them with "
+                 "device.share: true (they take turns, and NCCL is not used)"));
+    }
+    if (other->process == places[rank].process) {
+      throw ConfigError(
+          concat("device.share: ", who,
+                 " and are threads of one process, allowed: a process for each (mpirun -n ",
+                 places.size(), ", --processes ", places.size(), ")"));
+    }
+    shares = true;
+  }
+  return shares;
+}
+
+bool ranks_are_threads(const std::vector<RankPlace>& places) {
+  std::set<std::string> processes;
+  for (const RankPlace& place : places) processes.insert(place.process);
+  return processes.size() < places.size();
+}
+
+DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& setup)
+    : host_(setup.host) {
+  if (device.type == DeviceType::kCpu) {
+    // Where ranks may be lost all of them are on processors, and a rank that joins meets no other
+    // rank here.
+    if (host_.size() > 1 && !host_.renews()) {
+      static_cast<void>(share_gpus(choice.share, gather_places(host_, device)));
+    }
+    return;
+  }
+  // Exchanges are short, and peers wait for them.
+  std::shared_ptr<Stream> stream = make_stream(device, StreamPriority::kHigh);
+  const auto make = [this, device, choice, logger = setup.logger, timeout_s = setup.timeout_s,
+                     stream](Communicator& host, const std::string& flaw) {
+    const WireKind kind = meet(device, choice, logger, flaw);
+    return kind == WireKind::kNccl ? make_nccl_communicator(*nccl_, host, stream, {timeout_s})
+                                   : make_staged_communicator(
+                                         host, stream, {.direct_messages = kind == WireKind::kMpi});
+  };
+  // Longer than an operation that never ends takes.
+  const double sound_life_s = 60.0 + 2.0 * setup.timeout_s;
+  own_ = make_wires(host_, stream, make, sound_life_s);
+}
+
+WireKind DeviceWires::meet(Device device, const WireChoice& choice, const Logger& logger,
+                           const std::string& flaw) {
+  if (host_.size() == 1) return WireKind::kHost;
+  if (!flaw.empty() && choice.exchange == "nccl") {
+    throw CommError({.rank = host_.rank(), .label = {.what = "start of NCCL"}},
+                    concat(flaw_text(flaw), "; device.exchange: auto would go on without NCCL"));
+  }
+  const std::vector<RankPlace> places = gather_places(host_, device);
+  const bool shares = share_gpus(choice.share, places);
+  Offer offer = offer_of(choice, host_, shares, ranks_are_threads(places));
+  if (!flaw.empty()) offer.nccl_text = concat("no NCCL: ", flaw_text(flaw));
+  const std::vector<std::string> nccl = host_.all_gather(offer.nccl_text);
+  const WireKind kind = choose_wires(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
+  // Operations of an earlier world may still need the library.
+  if (!nccl_) nccl_ = std::move(offer.nccl);
+  if (host_.rank() == 0) {
+    logger.info(kind == WireKind::kNccl ? concat("GPUs exchange by ", nccl[0])
+                                        : concat(kind == WireKind::kMpi ? kMpiText : kHostText,
+                                                 reason_of(choice, nccl)));
+  }
+  return kind;
+}
+
+void DeviceWires::close() {
+  if (own_) own_->close();
+}
+
+}  // namespace gossamer

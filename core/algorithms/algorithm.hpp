@@ -1,0 +1,307 @@
+#pragma once
+// An algorithm decides what the ranks send to one another and what an update of a bucket mixes in.
+// The pipeline does everything that is the same for all algorithms: it counts and clips gradients,
+// keeps the order of calls the same on all ranks, knows the learning rate, and runs the sweep.
+//
+// In every step the pipeline calls, in this order:
+//
+//   for each bucket, when all gradients of this bucket and of all buckets before it have arrived:
+//     gradients_ready(bucket)     this rank's gradients have arrived
+//     final_gradients(bucket)     the last chance to replace the gradients
+//     before_update(bucket)       returns what to mix in; then the pipeline runs the sweep
+//     after_update(bucket)        the bucket holds the parameters of the next step
+//   end_step()
+//
+// Buckets come in bucket order, the same on every rank. Two conditions defer updates to the end of
+// the backward pass: updates_at_end(), and GradientPolicy::defers() (as with clipping by the global
+// norm). The pipeline then calls gradients_ready() for the buckets as they come, and the other
+// three calls later. If GradientPolicy::defers(), or if norms are to be completed, it calls
+// final_gradients() for all buckets before it calls before_update() for the first bucket.
+//
+// State: Bucket::add_state() gives an algorithm named blocks, which the pipeline saves and loads by
+// parameter. Messages under way are not saved. Instead, after loading, the pipeline repeats the
+// sends of the last step: it calls after_update() for every bucket, then end_step(). These calls
+// must therefore send only parameters, or blocks of add_state() or visit(). The pipeline drains,
+// forgets, saves and loads the lanes, so an algorithm only says what it keeps beside them.
+//
+// A new algorithm is one file in core/algorithms and one row in its registry.cpp; docs/extending.md
+// shows one step by step.
+//
+// Errors: CommError from lanes. Not thread safe.
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/options.hpp"
+#include "base/registry.hpp"
+#include "base/state_visitor.hpp"
+#include "base/worker_pool.hpp"
+#include "core/algorithms/pipeline_metrics.hpp"
+#include "core/bucket/bucket.hpp"
+#include "core/exchange/intake.hpp"
+#include "core/exchange/lane.hpp"
+#include "optim/optimizer.hpp"
+#include "optim/schedule.hpp"
+#include "topology/topology.hpp"
+
+namespace gossamer {
+
+/// What an algorithm works with. The pipeline owns all of it and outlives the algorithm.
+struct AlgorithmSetup {
+  /// Buckets hold the initial parameters.
+  std::span<Bucket> buckets;
+  LaneFactory& lanes;
+  /// Counts the steps that are over; changes as training goes on.
+  const Progress& progress;
+  const Schedule& schedule;
+  /// All work on blocks goes to this stream.
+  Stream& stream;
+  /// What lanes of LaneResult::kMix and kSum send in place of their blocks; null: the blocks.
+  const Codec* codec = nullptr;
+  SimdPath simd = best_simd_path();
+  /// Threads that share the work on large blocks. Null: one thread does it.
+  WorkerPool* pool = nullptr;
+};
+
+/// What ranks do together where each has the optimizer's states, and the gradients, of a shard
+/// alone (Bucket::keep_shard()). All calls are collective.
+class SharedStates {
+ public:
+  virtual ~SharedStates() = default;
+  /// Called where clipping needs norms. Bucket::squares() hold the squared norms of the parts that
+  /// this rank has, for all buckets. Makes them those of the whole gradients.
+  virtual void complete_norms() = 0;
+  /// Gives the bucket the states of all elements, before it is saved, loaded, or left to another
+  /// algorithm. Called after the lanes are drained.
+  virtual void gather(Bucket& bucket) = 0;
+  /// Called after gather(), if the algorithm goes on: the bucket keeps only its shard again.
+  virtual void release(Bucket& bucket) = 0;
+};
+
+class Algorithm {
+ public:
+  virtual ~Algorithm() = default;
+
+  /// True: updates wait for the end of the backward pass, because they need gradients of all ranks.
+  [[nodiscard]] virtual bool updates_at_end() const { return false; }
+  /// The factor that turns the used gradients into means: 1/n where they are sums over n ranks.
+  [[nodiscard]] virtual double mean_factor() const { return 1.0; }
+
+  /// All gradients of this rank for the bucket have arrived. May start lanes that send them.
+  virtual void gradients_ready(Bucket& /*bucket*/) {}
+  /// Waits for the gradients that replace this rank's own, and puts them into the bucket
+  /// (Bucket::replace_gradient()). The pipeline then inspects and clips the bucket's gradients.
+  virtual void final_gradients(Bucket& /*bucket*/) {}
+  /// Waits for lanes, and returns what to mix in.
+  virtual Intake before_update(Bucket& /*bucket*/) { return {}; }
+  /// Starts lanes that send the bucket's new parameters.
+  virtual void after_update(Bucket& /*bucket*/) {}
+  virtual void end_step() {}
+
+  /// The lanes drop what has arrived, because other code has written the parameters. Drops what the
+  /// algorithm itself keeps of it.
+  virtual void forget() {}
+  /// Shows the visitor the numbers and blocks of the algorithm that do not come from
+  /// Bucket::add_state() or lanes. Called after the lanes are drained.
+  virtual void visit(StateVisitor& /*visitor*/) {}
+  /// For algorithms whose ranks share the optimizer's states; null: every rank has all of them.
+  [[nodiscard]] virtual SharedStates* shared_states() { return nullptr; }
+};
+
+/// What an algorithm is to run with, as far as it is known.
+struct AlgorithmSetting {
+  /// Null: none.
+  const Topology* topology = nullptr;
+  const Codec* codec = nullptr;
+  /// Null: not known yet.
+  const Optimizer* optimizer = nullptr;
+  /// The optimizers of groups of parameters.
+  std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
+  /// The caller's own rule takes the optimizer's place (optim/own_rule.hpp).
+  bool has_own_rule = false;
+  /// Null: work is done at once, on processors.
+  const Stream* stream = nullptr;
+  /// 0: not known yet.
+  int num_ranks = 0;
+  /// Ranks may be lost while the others go on (Communicator::renews()).
+  bool renews = false;
+  /// As in DataParallelOptions.
+  bool tries_bucket_sizes = false;
+  std::int64_t average_buffers_every = 0;
+};
+
+/// The topologies that an algorithm's lanes can follow.
+enum class TopologyKind {
+  /// The lanes follow none.
+  kNone,
+  kAny,
+  /// Messages go in both directions.
+  kUndirected,
+  /// Undirected, with a single round of one level.
+  kStatic,
+  /// Undirected, with a single round whose graph is a tree.
+  kTree,
+  /// Two levels, with the same nodes in every round.
+  kNodes,
+};
+
+/// An algorithm with its options. Converts from a function that makes the algorithm.
+class AlgorithmFactory {
+ public:
+  /// Makes the algorithm of one rank. Collective, because it may make lanes.
+  using Make = std::function<std::unique_ptr<Algorithm>(const AlgorithmSetup& setup)>;
+  /// Says why the algorithm cannot run so with its options, with advice; empty if it can. Called
+  /// with what suits the algorithm's row.
+  using WhyNot = std::function<std::string(const AlgorithmSetting& setting)>;
+
+  /// `topologies`: in place of those of the algorithm's row, where options decide.
+  template <std::invocable<const AlgorithmSetup&> Function>
+  // NOLINTNEXTLINE(google-explicit-constructor): `return [](const AlgorithmSetup&) {...}` works
+  AlgorithmFactory(Function make, WhyNot why_not = nullptr,
+                   std::optional<TopologyKind> topologies = std::nullopt)
+      : make_(std::move(make)), why_not_(std::move(why_not)), topologies_(topologies) {}
+
+  [[nodiscard]] std::string why_not(const AlgorithmSetting& setting) const {
+    return why_not_ ? why_not_(setting) : "";
+  }
+  [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
+    return make_(setup);
+  }
+  [[nodiscard]] std::optional<TopologyKind> topologies() const { return topologies_; }
+
+ private:
+  Make make_;
+  WhyNot why_not_;
+  std::optional<TopologyKind> topologies_;
+};
+
+/// When all ranks hold the same parameters.
+enum class EqualModels { kNever, kAtStart, kAfterEveryStep };
+
+/// How the steps of the ranks belong together.
+enum class RankSteps {
+  /// The ranks send one another nothing.
+  kAlone,
+  /// The k-th steps of all ranks are one step.
+  kTogether,
+  /// The ranks may make different numbers of steps between two collective calls. What all ranks do
+  /// together in every step is not possible.
+  kAsynchronous,
+};
+
+/// One row of the table of algorithms (core/algorithms/registry.cpp).
+struct AlgorithmEntry {
+  std::string_view name;
+  std::string_view summary;
+  /// The keys that `read` reads beside `name`.
+  std::span<const OptionEntry> options = {};
+  /// With the options' defaults; AlgorithmChoice::topologies() knows those of a choice.
+  TopologyKind topologies = TopologyKind::kNone;
+  EqualModels equal_models = EqualModels::kNever;
+  RankSteps steps = RankSteps::kTogether;
+  /// True: models are averaged every few steps, which an optimizer with follows_mixing() cannot
+  /// use.
+  bool averages_rarely = false;
+  /// True: the ranks may send encoded blocks (optim/codec.hpp). AlgorithmChoice::takes() knows
+  /// which ones.
+  bool takes_codec = false;
+  /// True: in sums over all ranks, a rank keeps what its encoded blocks lack, and sends it later.
+  /// So codecs may leave out elements (Codec::leaves_out()).
+  bool feeds_errors_back = false;
+  /// True: encoded blocks of GPUs go through host memory (LaneSpec::on_host), where codecs run.
+  bool codes_on_host = false;
+  /// True: blocks must be in the memory of processors.
+  bool processors_only = false;
+  /// True: a step may lose its exchanges, and the ranks that are left start the algorithm anew
+  /// (Pipeline::resume()).
+  bool survives = false;
+  /// Reads the options. The returned factory makes the algorithm later. Throws ConfigError with the
+  /// place in the file.
+  AlgorithmFactory (*read)(const Options& options) = nullptr;
+
+  /// All ranks must begin with the same parameters.
+  [[nodiscard]] bool needs_equal_models() const { return equal_models != EqualModels::kNever; }
+  [[nodiscard]] bool asynchronous() const { return steps == RankSteps::kAsynchronous; }
+};
+
+std::span<const AlgorithmEntry> algorithm_table();
+/// Also those that `options` bring along.
+std::vector<std::string> algorithm_names(const Options& options = Options());
+
+/// An algorithm with its options: `gossip`, or {"allreduce", Options::parse("delay: 1")}.
+class AlgorithmChoice {
+ public:
+  AlgorithmChoice() : AlgorithmChoice(std::string_view("gossip")) {}
+  /// Throws ConfigError for an unknown name or a wrong option.
+  explicit AlgorithmChoice(std::string_view name, const Options& options = Options());
+  /// An algorithm that is in no table: your own. `entry` must outlive the choice. Throws
+  /// ConfigError for a wrong option.
+  explicit AlgorithmChoice(const AlgorithmEntry& entry, const Options& options = Options());
+  // NOLINTNEXTLINE(google-explicit-constructor): `.algorithm = "allreduce"` is meant to work
+  template <std::convertible_to<std::string_view> Name>
+  AlgorithmChoice(const Name& name) : AlgorithmChoice(std::string_view(name)) {}
+  template <std::convertible_to<std::string_view> Name>
+  AlgorithmChoice(const Name& name, const Options& options)
+      : AlgorithmChoice(std::string_view(name), options) {}
+
+  [[nodiscard]] const AlgorithmEntry& entry() const { return *entry_; }
+  [[nodiscard]] std::string name() const { return std::string(entry_->name); }
+  [[nodiscard]] TopologyKind topologies() const {
+    return factory_.topologies().value_or(entry_->topologies);
+  }
+  /// The configuration must name a topology.
+  [[nodiscard]] bool needs_topology() const { return topologies() != TopologyKind::kNone; }
+  /// Whether the ranks may send blocks that the codec has encoded.
+  [[nodiscard]] bool takes(const Codec& codec) const;
+  /// The name and all options, as `outer {every: 8, kind: slowmo}`.
+  [[nodiscard]] const std::string& text() const { return text_; }
+  /// The options that were given, as `every: 8`; empty: none.
+  [[nodiscard]] const std::string& given() const { return given_; }
+  /// Says why the algorithm with its options cannot run so, with advice; empty if it can. This is
+  /// the one place that knows what goes with what. Callers of make() ask first, so that nothing
+  /// is refused half way.
+  [[nodiscard]] std::string why_not(const AlgorithmSetting& setting) const;
+  /// Throws ConfigError with the reason of why_not(), if there is one.
+  void check(const AlgorithmSetting& setting) const;
+  /// Collective.
+  [[nodiscard]] std::unique_ptr<Algorithm> make(const AlgorithmSetup& setup) const {
+    return factory_.make(setup);
+  }
+
+ private:
+  const AlgorithmEntry* entry_;
+  AlgorithmFactory factory_;
+  std::string text_;
+  std::string given_;
+};
+
+/// What the ranks send one another. The program, the wrapper and the pipeline hand it on as it is.
+struct ExchangeOptions {
+  /// A name, as "allreduce", or a name with options: {"allreduce", Options::parse("delay: 1")}.
+  AlgorithmChoice algorithm = {};
+  /// Must be given for algorithms that send to the peers of a topology, such as gossip.
+  std::shared_ptr<const Topology> topology = {};
+  /// What the ranks send in place of their parameters or gradients (find_codec()); null: these.
+  const Codec* codec = nullptr;
+  /// Ranks of one host read each other's memory (host_slots.hpp); false: they send messages. Equal
+  /// on all ranks.
+  bool shares_memory = true;
+
+  /// What the algorithm is to run with, as far as these options say.
+  [[nodiscard]] AlgorithmSetting setting() const {
+    return {.topology = topology.get(), .codec = codec};
+  }
+};
+
+/// Reads `algorithm: NAME` or `algorithm: {name: NAME, ...}` of a configuration. Refuses what only
+/// training follows: phases and consensus control.
+AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback = "gossip");
+
+}  // namespace gossamer

@@ -1,0 +1,111 @@
+#pragma once
+// The sum of the blocks of n ranks, whose messages a codec encodes. It has two phases, as ByteGrad
+// of Bagua has (Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB
+// 2021). A block is cut into n shards of equal size; the last ones may be shorter, or empty.
+//
+//   1  Every rank encodes its shard j and sends it to rank j. Rank j decodes the shards of all
+//      ranks and adds them in rank order, in the type of the block.
+//   2  Rank j encodes the sum and sends it to all others. Everybody decodes the same bytes.
+//
+//   result = R(R(x_0) + R(x_1) + ... + R(x_n-1))        R: the codec's rounding
+//
+// So the results of all ranks are the same, bit for bit. A rank's own shard goes through the codec
+// like those of the others. Otherwise the result would depend on where a shard begins, and with it
+// on the sizes of buckets.
+//
+// A codec that leaves out elements (Codec::leaves_out()) has one phase. Every rank sends its whole
+// encoded block to all others, and everybody adds up the same blocks in rank order, because a
+// second encoding would leave out most of the sum. Here the block is a single shard.
+//
+//   result = R(x_0) + R(x_1) + ... + R(x_n-1)
+//
+// The elements behind the first LaneSpec::num_coded are sent as they are. These plain elements have
+// shards of their own, and each message begins with its plain shard.
+//
+// Errors: std::logic_error for blocks that do not fit. Immutable.
+
+#include <cstdint>
+#include <span>
+
+#include "base/types.hpp"
+#include "base/worker_pool.hpp"
+#include "core/exchange/lane.hpp"
+#include "optim/codec.hpp"
+
+namespace gossamer {
+
+class CodedSum {
+ public:
+  /// `spec`: of the blocks. The codec must outlive this object and its copies.
+  CodedSum(const Codec& codec, const LaneSpec& spec, int num_ranks);
+
+  [[nodiscard]] int num_ranks() const { return num_ranks_; }
+  /// True: one phase.
+  [[nodiscard]] bool gathers() const { return codec_->leaves_out(); }
+  [[nodiscard]] int num_shards() const { return gathers() ? 1 : num_ranks_; }
+  /// Shards that hold something: the first ones.
+  [[nodiscard]] std::int64_t num_filled() const;
+  /// Bytes of every message: those of a full shard, also where the shard is shorter.
+  [[nodiscard]] std::int64_t message_bytes() const;
+  /// From one message to the next in memory, so that each is aligned.
+  [[nodiscard]] std::int64_t message_distance() const;
+  /// Bytes that a rank sends in all phases.
+  [[nodiscard]] double bytes_sent() const {
+    return (gathers() ? 1.0 : 2.0) * (num_ranks_ - 1) * static_cast<double>(message_bytes());
+  }
+
+  /// message <- shard `shard` of `whole`. Bytes behind a shorter shard stay as they are.
+  void encode(std::int64_t shard, const ConstBlock& whole, const Block& message,
+              SimdPath simd) const;
+  /// whole <- the sum of the messages of all ranks, in rank order, if gathers().
+  void gather(std::span<const ConstBlock> messages, const Block& whole, SimdPath simd) const;
+  /// result <- the sum of the messages with the shard of each rank, in rank order.
+  void add(std::int64_t shard, std::span<const ConstBlock> messages, const Block& result,
+           SimdPath simd) const;
+  /// Shard `shard` of `to` += what its message does not say of `whole`.
+  void add_left_over(std::int64_t shard, const ConstBlock& whole, const ConstBlock& message,
+                     const Block& to, SimdPath simd) const;
+  /// Shard `shard` of `to` += what add()'s result does not say of the sum of the messages.
+  void add_left_over_of_sum(std::int64_t shard, std::span<const ConstBlock> messages,
+                            const ConstBlock& result, const Block& to, SimdPath simd) const;
+  /// Shard `shard` of `whole` <- result.
+  void decode(std::int64_t shard, const ConstBlock& result, const Block& whole,
+              SimdPath simd) const;
+
+ private:
+  /// A part of a block that is cut into shards.
+  struct Cut {
+    std::int64_t first = 0;
+    std::int64_t numel = 0;
+    /// Elements of a full shard.
+    std::int64_t shard_numel = 0;
+
+    /// The elements of a shard, counted from the beginning of the block.
+    [[nodiscard]] PartRange shard(std::int64_t index) const;
+    [[nodiscard]] std::int64_t num_filled() const;
+  };
+
+  /// sum <- the sum of one part of the messages, in their order.
+  void add_part(std::span<const ConstBlock> messages, std::int64_t first, const Block& sum,
+                SimdPath simd) const;
+  /// to += exact - what the part of the message from element `first` on says.
+  void add_error(const ConstBlock& exact, const ConstBlock& message, std::int64_t first,
+                 const Block& to, SimdPath simd) const;
+  static Cut cut_of(std::int64_t first, std::int64_t numel, int num_shards);
+  [[nodiscard]] std::int64_t plain_bytes() const { return plain_.shard_numel * size_of(dtype_); }
+  /// The plain elements at the beginning of a message.
+  template <class AnyBlock>
+  [[nodiscard]] AnyBlock plain_part(const AnyBlock& message, std::int64_t shard) const;
+  /// The encoded form of `numel` elements of a message, from element `first` of its shard on.
+  template <class AnyBlock>
+  [[nodiscard]] AnyBlock coded_part(const AnyBlock& message, std::int64_t first,
+                                    std::int64_t numel) const;
+
+  const Codec* codec_;
+  DType dtype_;
+  int num_ranks_;
+  Cut coded_;
+  Cut plain_;
+};
+
+}  // namespace gossamer

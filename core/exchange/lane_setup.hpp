@@ -1,0 +1,44 @@
+#pragma once
+// What the lanes of one rank work with. The factory (peer_lanes.hpp) keeps it for all its lanes.
+
+#include <memory>
+
+#include "base/stream.hpp"
+#include "base/timeline.hpp"
+#include "comm/communicator.hpp"
+#include "core/exchange/lane_metrics.hpp"
+#include "optim/codec.hpp"
+#include "topology/topology.hpp"
+
+namespace gossamer {
+
+/// The references must outlive the factory.
+struct LaneSetup {
+  /// The stream whose work writes the blocks and reads the inboxes.
+  Stream& stream;
+  Communicator& communicator;
+  /// The topology of LaneMembers::kTopology and kTree; may be null if no lane needs it.
+  std::shared_ptr<const Topology> topology;
+  /// What lanes of LaneResult::kMix and kSum send in place of their blocks; null: the blocks. Such
+  /// lanes need blocks in host memory (LaneSpec::on_host), and for kMix an undirected topology.
+  const Codec* codec = nullptr;
+  /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
+  bool shares_memory = true;
+  /// An exchange may fail while the step goes on without it. So the pass that mixes begins when all
+  /// has arrived.
+  bool waits_whole = false;
+  /// Lanes add the time they wait and the bytes they send.
+  LaneMetrics& metrics;
+  SimdPath simd = best_simd_path();
+  /// Lanes record waits and messages; null: nothing is recorded.
+  std::shared_ptr<Timeline> timeline = {};
+  /// Work between two operations of a round, on the progress worker; null: the communicator's
+  /// stream.
+  std::shared_ptr<Stream> between = {};
+
+  [[nodiscard]] std::shared_ptr<Stream> stream_between() const {
+    return between ? between : communicator.stream();
+  }
+};
+
+}  // namespace gossamer

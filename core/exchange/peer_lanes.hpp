@@ -1,0 +1,101 @@
+#pragma once
+// The LaneFactory whose lanes send over a Communicator. Each kind of lane is a file: exchanges and
+// sums (plain_lane.hpp), exchanges through shared memory (slot_lane.hpp), encoded exchanges
+// (coded_lane.hpp, with grid_lane.hpp around it), encoded sums (coded_sum_lane.hpp), messages along
+// a tree (tree_lane.hpp), and shards (shard_lane.hpp). Protocol, errors and thread safety:
+// lane.hpp.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/exchange/lane.hpp"
+#include "core/exchange/lane_setup.hpp"
+#include "core/exchange/peers.hpp"
+
+namespace gossamer {
+
+class HostMemory;
+struct HostSharing;
+
+class PeerLanes : public LaneFactory {
+ public:
+  /// All that `setup` refers to must outlive the factory.
+  explicit PeerLanes(LaneSetup setup);
+  ~PeerLanes() override;
+  PeerLanes(const PeerLanes&) = delete;
+  PeerLanes& operator=(const PeerLanes&) = delete;
+
+  Mailbox& make_mailbox(Mailbox::Config config) override;
+  Stream& host_stream() override;
+  NodeLanes split_by_node() override;
+  [[nodiscard]] int node_size() const override;
+  [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
+  [[nodiscard]] std::int64_t num_tree_peers() const override;
+
+  /// Makes the stream wait for all lanes, also those between and inside nodes. Closes the mailbox,
+  /// which is collective.
+  void drain();
+  /// Drops what has arrived in all lanes but those whose LaneSpec says otherwise. Called after
+  /// drain().
+  void forget();
+  /// Shows the visitor the state of all lanes and of the mailbox, after drain(). `names_of` names
+  /// the parameters of a bucket.
+  void visit(StateVisitor& visitor,
+             const std::function<std::vector<std::string>(std::int64_t bucket)>& names_of);
+  /// Drops all lanes and the mailbox. The algorithm that uses them must be gone.
+  void drop_lanes();
+
+  /// Lanes made from now on follow another topology, from its round 0 on. Call it after
+  /// drop_lanes(). Sub-communicators stay, for topologies with the same groups.
+  void set_topology(std::shared_ptr<const Topology> topology);
+  /// This rank's weight in the mean of all ranks' models: with a mailbox its mass, after drain();
+  /// else the push-sum weight of its parameters, as long as the last round is not mixed in, which
+  /// is 1 if the topology is not directed. The weights sum to the number of ranks.
+  [[nodiscard]] double model_weight() const;
+  /// For a run that goes on from a state: `weight` is model_weight() at saving. The lanes then send
+  /// the round that was under way at saving, before any other.
+  void resume(double weight);
+  /// Collective, after the last make_lane() and before the first round: makes the memory in which
+  /// the ranks of a host read each other's blocks.
+  void share_memory();
+  /// How the ranks of a host read each other's blocks, by the last share_memory().
+  [[nodiscard]] HostSharing host_sharing() const;
+
+ protected:
+  std::unique_ptr<Lane> make(const LaneSpec& spec) override;
+
+ private:
+  /// The Peers of a kind of rounds; made with the first lane that needs them.
+  Peers& peers_of(LaneResult result);
+  std::unique_ptr<Lane> make_coded(const LaneSpec& spec);
+  [[nodiscard]] const LaneSetup& setup_for(const LaneSpec& spec) const;
+  /// Waits for the work of lanes on the host.
+  void synchronize_host();
+  /// The memory for the slots of a lane of plain blocks; null: it sends messages.
+  std::shared_ptr<HostMemory> memory_for(const LaneSpec& spec);
+
+  /// The lanes of split_by_node(), over parts of the communicator.
+  struct Nodes;
+  /// What lanes with LaneSpec::on_host work with.
+  struct OnHost;
+
+  LaneSetup setup_;
+  /// Null until host_stream().
+  std::unique_ptr<OnHost> on_host_;
+  SubCommunicators parts_;
+  /// The shared memory of the last lanes; null: no lane has slots.
+  std::shared_ptr<HostMemory> memory_;
+  std::unique_ptr<Mailbox> mailbox_;
+  std::unique_ptr<const Topology> complete_;
+  std::map<LaneResult, std::unique_ptr<Peers>> peers_;
+  /// By the number of ranks in a node. They stay, so that topologies may take turns.
+  std::map<int, std::shared_ptr<Nodes>> all_nodes_;
+  /// The nodes of the topology; null until split_by_node().
+  std::shared_ptr<Nodes> nodes_;
+};
+
+}  // namespace gossamer

@@ -1,0 +1,452 @@
+#include "core/step/pipeline.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/exchange/peer_lanes.hpp"
+#include "core/step/step.hpp"
+#include "optim/block_update.hpp"
+
+namespace gossamer {
+namespace {
+
+Pipeline::Config checked(Pipeline::Config config, const Communicator& communicator) {
+  if (config.own_rule) {
+    if (config.optimizer) throw ConfigError("training has two rules: an optimizer, and its own");
+    config.optimizer = make_mixing_optimizer();
+  }
+  if (!config.optimizer) throw ConfigError("training needs an optimizer");
+  if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
+  AlgorithmSetting setting = config.setting(config.exchange, communicator);
+  // The topology may be that of a world that is gone; resume() brings another one.
+  if (config.begins_detached) setting.num_ranks = 0;
+  config.exchange.algorithm.check(setting);
+  return config;
+}
+
+/// Throws ConfigError for optimizers that do not suit the parameters, or one another.
+std::vector<ParameterInfo> checked(std::vector<ParameterInfo> parameters,
+                                   const Pipeline::Config& config) {
+  check_matrices(parameters, *config.optimizer);
+  for (const ParameterInfo& info : parameters) {
+    const Optimizer& own = info.optimizer ? *info.optimizer : *config.optimizer;
+    const bool differs = !same_kind(own, *config.optimizer);
+    if (differs && config.own_rule) {
+      throw ConfigError(concat(info.name, " has an optimizer, and training has a rule of its own"));
+    }
+    if (differs && (own.frozen_moments() || config.optimizer->frozen_moments())) {
+      throw ConfigError(concat(info.name,
+                               " has another optimizer than the others, and ranks share ",
+                               "the momentum of qadam; take one optimizer for all parameters"));
+    }
+    if (own.needs_matrices() && config.stream != nullptr && !config.stream->on_host() &&
+        !config.orthogonalize) {
+      throw ConfigError("the optimizer muon on a GPU needs LibTorch's products of matrices");
+    }
+  }
+  return parameters;
+}
+
+std::int64_t num_entries(const BucketPlan& plan) {
+  std::int64_t count = 0;
+  for (const BucketSpec& bucket : plan.buckets) count += std::ssize(bucket.entries);
+  return count;
+}
+
+}  // namespace
+
+AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted,
+                                           const Communicator& communicator) const {
+  AlgorithmSetting setting = wanted.setting();
+  setting.optimizer = optimizer.get();
+  setting.group_optimizers = group_optimizers;
+  setting.has_own_rule = own_rule != nullptr;
+  setting.stream = stream;
+  setting.num_ranks = communicator.size();
+  setting.renews = communicator.renews();
+  return setting;
+}
+
+Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
+                   const BucketPlan& plan, std::vector<ParameterMemory> memory)
+    : config_(checked(std::move(config), communicator)),
+      parameters_(checked(std::move(parameters), config_)),
+      communicator_(communicator),
+      stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
+      pool_(config_.num_threads),
+      policy_(config_.gradients, stream_, num_entries(plan), std::ssize(plan.buckets)),
+      places_(parameters_.size()),
+      settings_(parameters_.size()),
+      scope_(stream_) {
+  prepare_device(stream_);
+  if (config_.begins_detached) {
+    go_alone();
+  } else {
+    make_lanes();
+  }
+  make_buckets(plan, std::move(memory));
+}
+
+Pipeline::~Pipeline() = default;
+
+void Pipeline::make_lanes() {
+  // In rounds to come some ranks may exchange while others do not.
+  communicator_.connect();
+  // For the sum of flags of GradientPolicy::settle().
+  reserved_ = communicator_.reserve(1, DType::kFloat64, 2);
+  lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
+                                                 .communicator = communicator_,
+                                                 .topology = config_.exchange.topology,
+                                                 .codec = config_.exchange.codec,
+                                                 .shares_memory = config_.exchange.shares_memory,
+                                                 .waits_whole = communicator_.renews(),
+                                                 .metrics = metrics_,
+                                                 .simd = config_.simd,
+                                                 .timeline = config_.timeline});
+}
+
+template <class Part>
+void Pipeline::with_peers(const Part& part) {
+  if (!alone_) {
+    try {
+      return part(*algorithm_);
+    } catch (const PeerLost&) {
+      if (!communicator_.renews()) throw;
+      go_alone();
+    }
+  }
+  part(*alone_);
+}
+
+void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
+  if (memory.size() != plan.buckets.size()) {
+    throw std::logic_error("Pipeline: memory for every bucket is needed");
+  }
+  std::int64_t first_entry = 0;
+  for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+    const auto& entries = plan.buckets[b].entries;
+    const Block squares = part_of(policy_.squares(), first_entry, std::ssize(entries));
+    buckets_.emplace_back(static_cast<std::int64_t>(b), plan.buckets[b], parameters_,
+                          Bucket::Memory{std::move(memory[b]), squares}, *config_.optimizer,
+                          stream_);
+    for (std::size_t e = 0; e < entries.size(); ++e) {
+      const auto parameter = static_cast<std::size_t>(entries[e].parameter);
+      const auto entry = static_cast<std::int64_t>(e);
+      places_[parameter] = {b, entry};
+      if (settings_[parameter]) buckets_.back().set_settings(entry, *settings_[parameter]);
+    }
+    first_entry += std::ssize(entries);
+  }
+  if (!alone_) make_algorithm();
+}
+
+void Pipeline::make_algorithm() {
+  algorithm_ = config_.exchange.algorithm.make({.buckets = buckets_,
+                                                .lanes = *lanes_,
+                                                .progress = progress_,
+                                                .schedule = *config_.schedule,
+                                                .stream = stream_,
+                                                .codec = config_.exchange.codec,
+                                                .simd = config_.simd,
+                                                .pool = &pool_});
+  lanes_->share_memory();
+  // Allocating may free what an allocator has kept, which waits for the device, and a device may
+  // wait for NCCL's operation of a peer. So no rank begins to wait for messages before all have
+  // their memory.
+  if (!stream_.on_host()) communicator_.barrier();
+}
+
+void Pipeline::drop_algorithm() {
+  algorithm_.reset();
+  lanes_->drop_lanes();
+}
+
+void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
+  const ScopedTimer timer(metrics_.pipeline_s);
+  close_step();
+  check_not_held();
+  const Place place = places_.at(static_cast<std::size_t>(parameter));
+  Bucket& bucket = buckets_[place.bucket];
+  bucket.offer(place.entry, gradient);
+  if (!inspect(bucket, place.entry, gradient)) {
+    refuse(bucket, place.entry, progress_.num_steps + 1, true);
+  }
+  advance();
+}
+
+void Pipeline::set_settings(std::int64_t parameter, ParameterSettings settings) {
+  const auto index = static_cast<std::size_t>(parameter);
+  const Place place = places_.at(index);
+  buckets_[place.bucket].set_settings(place.entry, settings);
+  settings_[index] = std::move(settings);
+}
+
+void Pipeline::set_num_updates(std::int64_t parameter, std::int64_t num_updates) {
+  const Place place = places_.at(static_cast<std::size_t>(parameter));
+  buckets_[place.bucket].set_num_updates(place.entry, num_updates);
+}
+
+void Pipeline::advance() {
+  while (num_ready_ < buckets_.size() && buckets_[num_ready_].is_ready()) {
+    Bucket& bucket = buckets_[num_ready_++];
+    {
+      const UpdateTimer timer(metrics_);
+      with_peers([&](Algorithm& algorithm) { algorithm.gradients_ready(bucket); });
+    }
+    if (defers()) continue;
+    settle_gradients(bucket);
+    update(bucket);
+  }
+}
+
+bool Pipeline::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient) {
+  if (!stream_.immediate()) return true;
+  const ScopedTimer timer(metrics_.update_s);
+  const Block squares = part_of(bucket.squares(), entry, 1);
+  enqueue_squares(
+      stream_, {.gradients = {gradient}, .squares = squares, .simd = config_.simd, .pool = &pool_});
+  return policy_.skips() || !std::isnan(squares.as<double>()[0]);
+}
+
+void Pipeline::settle_gradients(Bucket& bucket) {
+  {
+    const UpdateTimer timer(metrics_);
+    with_peers([&](Algorithm& algorithm) { algorithm.final_gradients(bucket); });
+    if (!stream_.immediate()) bucket.take_squares(config_.simd, &pool_);
+  }
+  if (!bucket.has_replaced_gradients()) return;
+  for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+    // A sum over ranks has its own norm, and may overflow where no rank's part did.
+    if (!inspect(bucket, entry, bucket.gradient(entry))) {
+      refuse(bucket, entry, progress_.num_steps + 1, false);
+    }
+  }
+}
+
+void Pipeline::update(Bucket& bucket) {
+  mix_and_update(bucket);
+  if (config_.own_rule) apply_own_rule({&bucket, 1});
+  send(bucket);
+}
+
+void Pipeline::update_all() {
+  if (!config_.rule_sees_whole_step) {
+    for (Bucket& bucket : buckets_) update(bucket);
+    return;
+  }
+  for (Bucket& bucket : buckets_) mix_and_update(bucket);
+  apply_own_rule(buckets_);
+  for (Bucket& bucket : buckets_) send(bucket);
+}
+
+void Pipeline::mix_and_update(Bucket& bucket) {
+  const UpdateTimer timer(metrics_);
+  // A PeerLost comes before the sweep, which does not wait.
+  with_peers([&](Algorithm& algorithm) {
+    update_bucket(
+        algorithm, bucket,
+        {.lr = held_lr_.value_or(config_.schedule->lr(progress_.num_updates())),
+         .decision = policy_.decide(bucket.index(), bucket.squares(), mean_factor()),
+         .simd = config_.simd,
+         .pool = &pool_,
+         .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr,
+         .has_own_rule = config_.own_rule != nullptr},
+        [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
+        config_.timeline.get());
+  });
+}
+
+void Pipeline::apply_own_rule(std::span<Bucket> buckets) {
+  const UpdateTimer timer(metrics_);
+  const TimelineScope scope(config_.timeline.get(),
+                            {.what = "update", .bucket = buckets.front().index()});
+  std::vector<OwnRuleStep> steps;
+  for (Bucket& bucket : buckets) steps.push_back(bucket.own_step());
+  config_.own_rule(steps);
+  for (Bucket& bucket : buckets) bucket.finish_own_step();
+}
+
+void Pipeline::send(Bucket& bucket) {
+  if (config_.after_update) config_.after_update(bucket.spec());
+  with_peers([&](Algorithm& algorithm) { algorithm.after_update(bucket); });
+}
+
+void Pipeline::update_deferred() {
+  SharedStates* const shared = algorithm().shared_states();
+  const bool completes_norms = policy_.clips() && shared != nullptr;
+  if (!policy_.defers() && !completes_norms && !commits()) {
+    if (config_.rule_sees_whole_step) {
+      for (Bucket& bucket : buckets_) settle_gradients(bucket);
+      return update_all();
+    }
+    for (Bucket& bucket : buckets_) {
+      settle_gradients(bucket);
+      update(bucket);
+    }
+    return;
+  }
+  for (Bucket& bucket : buckets_) settle_gradients(bucket);
+  if (completes_norms) {
+    const UpdateTimer timer(metrics_);
+    shared->complete_norms();
+  }
+  // Asynchronous ranks leave out bad steps on their own.
+  const bool decides_together = config_.exchange.algorithm.entry().steps == RankSteps::kTogether;
+  if (policy_.defers()) {
+    try {
+      policy_.settle(decides_together && !alone_ ? &communicator_ : nullptr);
+    } catch (const PeerLost&) {
+      go_alone();
+      policy_.settle(nullptr);
+    }
+  }
+  if (!commit()) return;
+  update_all();
+}
+
+void Pipeline::finish_step() {
+  const ScopedTimer timer(metrics_.pipeline_s);
+  close_step();
+  check_not_held();
+  last_lr_ = config_.schedule->lr(progress_.num_updates());
+  for (Bucket& bucket : buckets_) bucket.close();
+  advance();
+  held_is_own_ = true;
+  end_step();
+}
+
+void Pipeline::end_step() {
+  if (defers()) update_deferred();
+  if (!holds_step()) count_step();
+}
+
+void Pipeline::count_step() {
+  with_peers([](Algorithm& algorithm) { algorithm.end_step(); });
+  policy_.end_step(mean_factor());
+  for (Bucket& bucket : buckets_) bucket.begin_step();
+  num_ready_ = 0;
+  ++progress_.num_steps;
+  has_sent_ = true;
+  step_is_open_ = true;
+  if (stream_.immediate()) close_step();
+}
+
+void Pipeline::close_step() {
+  if (!algorithm_ && !alone_)
+    throw std::logic_error("Pipeline: an earlier replan() or switch_to() has failed");
+  if (failure_) std::rethrow_exception(failure_);
+  if (!std::exchange(step_is_open_, false)) return;
+  const StepReport report = policy_.take_report();
+  last_gradient_norm_ = report.norm;
+  if (report.skipped) {
+    ++progress_.num_skipped;
+    for (Bucket& bucket : buckets_) bucket.take_back_update();
+  }
+  if (policy_.skips() || report.nonfinite < 0 || !nonfinite_.empty()) return;
+  std::int64_t entry = report.nonfinite;
+  for (const Bucket& bucket : buckets_) {
+    if (entry < bucket.num_entries()) {
+      if (policy_.keeps()) {
+        // The owner may have written the sum over its own gradient.
+        nonfinite_ = concat("step ", progress_.num_steps, ": the ranks' gradients of ",
+                            bucket.name(entry), " are not finite");
+        return;
+      }
+      // The sweep may have used a sum over ranks.
+      const ConstBlock own = bucket.last_own_gradient(entry);
+      try {
+        refuse(bucket, entry, progress_.num_steps,
+               own.data == nullptr || holds_nonfinite(stream_, own));
+      } catch (const NonFiniteError&) {
+        failure_ = std::current_exception();
+        throw;
+      }
+    }
+    entry -= bucket.num_entries();
+  }
+  throw std::logic_error("Pipeline: a squared norm of no gradient");
+}
+
+std::string Pipeline::take_nonfinite() {
+  close_step();
+  return std::exchange(nonfinite_, {});
+}
+
+void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t step, bool is_own) {
+  const std::string& name = bucket.name(entry);
+  const std::string what = is_own ? concat("rank ", own_world_rank(communicator_), ", step ", step,
+                                           ": the gradient of ", name, " is not finite")
+                                  : concat("step ", step, ": the sum of the ranks' gradients of ",
+                                           name, " is not finite, though this rank's own is");
+  if (policy_.keeps()) {
+    if (nonfinite_.empty()) nonfinite_ = what;
+    return;
+  }
+  throw NonFiniteError(concat(what,
+                              "; try a smaller learning rate or clipping (train.grad_clip), or "
+                              "skip such steps with train.nonfinite: skip"));
+}
+
+void Pipeline::drain() {
+  if (alone_) {
+    throw PeerLost({.rank = own_world_rank(communicator_), .label = {.what = "drain"}},
+                   "ranks are lost, and the others have not gone on without them");
+  }
+  // wait_s counts only waits that hold up a step; this one does not.
+  const double waited = metrics_.wait_s;
+  try {
+    lanes_->drain();
+    metrics_.wait_s = waited;
+    stream_.synchronize();
+    communicator_.check();
+  } catch (const PeerLost&) {
+    go_alone();
+    throw;
+  }
+  close_step();
+}
+
+void Pipeline::forget_arrived() {
+  if (alone_) return;
+  lanes_->forget();
+  algorithm_->forget();
+  has_sent_ = false;
+}
+
+const PipelineMetrics& Pipeline::metrics() {
+  close_step();
+  return metrics_;
+}
+
+const Progress& Pipeline::progress() {
+  close_step();
+  return progress_;
+}
+
+double Pipeline::lr() {
+  close_step();
+  return config_.schedule->lr(progress_.num_updates());
+}
+
+double Pipeline::gradient_norm() {
+  close_step();
+  return last_gradient_norm_;
+}
+
+double Pipeline::model_weight() const { return lanes_ ? lanes_->model_weight() : 1.0; }
+
+HostSharing Pipeline::host_sharing() const {
+  return lanes_ ? lanes_->host_sharing() : HostSharing();
+}
+
+std::vector<ParameterMemory> Pipeline::memory() const {
+  std::vector<ParameterMemory> memory;
+  for (const Bucket& bucket : buckets_) memory.push_back(bucket.model_memory());
+  return memory;
+}
+
+}  // namespace gossamer

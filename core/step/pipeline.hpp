@@ -1,0 +1,358 @@
+#pragma once
+// The pipeline of a training step. Gradients arrive one by one. When the last gradient of a bucket
+// has arrived, the pipeline asks the algorithm for the blocks to mix in. Then it runs the sweep:
+// mixing, clipping and the optimizer's rule in one pass over memory. Afterwards the algorithm
+// starts the next exchange.
+//
+// Protocol per step: call gradient_ready() for every parameter that has a gradient, in any order,
+// then finish_step(). finish_step() also handles the incomplete buckets: a parameter without a
+// gradient is mixed, not updated. The pipeline handles buckets in bucket order, the same on every
+// rank, so that ranks cannot wait for one another in a circle. Every rank must make the same number
+// of steps, unless the algorithm is asynchronous, and must call drain() before the last rank
+// leaves. Under an asynchronous algorithm drain() is collective, and mixes in what has arrived.
+//
+// To write parameters from outside: drain(), write, forget_arrived(). The next step then mixes
+// nothing, because what has arrived belongs to the old parameters.
+//
+// Between two steps, replan() moves the parameters and all state into other buckets, and
+// switch_to() goes on with another algorithm or topology.
+//
+// Survival: where Communicator::renews(), a PeerLost does not end a step. The step goes on without
+// exchanges: what has not arrived is not mixed in, and the optimizer updates as usual. So do later
+// steps, until resume() starts the algorithm anew among the ranks that are left:
+//
+//   communicator.check() throws PeerLost, or a collective call between two steps does
+//   detach(); membership = communicator.renew(steps);
+//   for each step that is missing: follow(membership.step), and the step; resume()
+//
+// Commits: an algorithm whose ranks have equal models after every step (allreduce) must update on
+// all ranks or on none. Where communicators renew, a step has these stages:
+//
+//   1. The ranks sum the gradients.
+//   2. The ranks meet. A rank that passes this meeting knows that all ranks have the sums.
+//   3. Each rank updates its parameters.
+//
+// A rank that loses a peer before stage 3 holds the step: finish_step() returns without an update,
+// the gradients stay, and a gradient of the next step throws PeerLost. A held step is included in
+// the number of steps that renew() takes. If any rank has passed the meeting, the ranks with a held
+// step update with the sums that they have, in follow() or resume(). If no rank has passed it,
+// resume() makes the step again: the surviving ranks sum the gradients that they have kept.
+//
+// Example with the ranks 0, 1 and 2: rank 2 dies in stage 1 of step 9. Ranks 0 and 1 hold step 9,
+// agree on a world of two, and resume() sums their two gradients and updates.
+//
+// Where a rank may die while pipelines are made, make them with `begins_detached`, and resume().
+//
+// Streams: all work on memory goes to one stream, in the order of the calls. On a GPU, `outer` with
+// a codec uses a stream of the host as well (outer_averages.hpp); each of the two streams waits for
+// what it needs of the other. On a stream that lags behind (a GPU's), the code that writes
+// gradients or reads parameters must do so in the stream's order. The first call of a step waits
+// until it is known how the step before ended, so the host is never more than one step ahead.
+// Exchanges that end on the host are waited for there; those of NCCL are not, with these
+// exceptions. All-reduce and node gossip wait for the sums of a bucket to see which ranks have used
+// a parameter. Relay waits for the messages of a bucket to see how many ranks are in their sums.
+// Under the codecs int8 and int4 the votes are counted in every eighth step (grid_lane.hpp), and
+// under a codec `outer` looks at a flag in every sum of moves.
+//
+// Thread safety: only the thread that runs the backward pass may call. Errors: CommError from
+// exchanges, NonFiniteError for gradients (see gradient_policy.hpp), ConfigError from the
+// constructor, std::logic_error for a broken protocol.
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/host_stream.hpp"
+#include "base/timeline.hpp"
+#include "core/algorithms/algorithm.hpp"
+#include "core/algorithms/pipeline_metrics.hpp"
+#include "core/bucket/bucket.hpp"
+#include "core/bucket/gradient_policy.hpp"
+#include "core/exchange/host_slots.hpp"
+#include "core/step/algorithm_switch.hpp"
+#include "optim/schedule.hpp"
+
+namespace gossamer {
+
+class PeerLanes;
+
+class Pipeline {
+ public:
+  struct Config {
+    ExchangeOptions exchange = {};
+    /// Null where `own_rule` is given.
+    std::shared_ptr<const Optimizer> optimizer = {};
+    /// The optimizers that parameters name (ParameterInfo::optimizer).
+    std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
+    /// The caller's own rule in place of an optimizer. The pipeline then knows no states of it.
+    OwnRule own_rule = {};
+    /// Whether `own_rule` is called once for all buckets, after the last one of a step is mixed. No
+    /// update then begins before the backward pass is over.
+    bool rule_sees_whole_step = false;
+    std::shared_ptr<const Schedule> schedule = {};
+    GradientOptions gradients = {};
+    /// Must outlive the pipeline. Null: the pipeline has a stream of its own, whose work is done at
+    /// once.
+    Stream* stream = nullptr;
+    SimdPath simd = best_simd_path();
+    /// Number of threads that share mixing and updates, the caller included.
+    int num_threads = 1;
+    /// As in BlockUpdate.
+    Orthogonalize orthogonalize = {};
+    /// Where waits, updates and messages are recorded; null: nowhere. On a GPU, updates and the
+    /// waits for NCCL are recorded as the host sees them: as long as it takes to give the work to
+    /// the stream.
+    std::shared_ptr<Timeline> timeline = {};
+    /// True: the pipeline exchanges nothing before resume(). The constructor is not collective
+    /// then.
+    bool begins_detached = false;
+    /// Called after every update of a bucket, with the bucket's spec.
+    std::function<void(const BucketSpec&)> after_update = {};
+
+    /// What an algorithm of `wanted` is to run with, as far as this configuration and the ranks
+    /// say.
+    [[nodiscard]] AlgorithmSetting setting(const ExchangeOptions& wanted,
+                                           const Communicator& communicator) const;
+  };
+
+  /// Collective. `memory` holds the initial parameters of each bucket of the plan. `communicator`
+  /// must outlive the pipeline.
+  Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
+           const BucketPlan& plan, std::vector<ParameterMemory> memory);
+  /// Waits for the stream's work; drops errors.
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  /// Tells that the gradient of a parameter has arrived. `parameter` is its declared index. The
+  /// memory of `gradient` must stay until the parameter's update is done.
+  void gradient_ready(std::int64_t parameter, ConstBlock gradient);
+  /// Ends the step: updates all buckets that are left.
+  void finish_step();
+  /// Waits for all exchanges under way and for the stream. The next step still mixes in what has
+  /// arrived.
+  void drain();
+  /// Makes the next step mix nothing. Call after drain().
+  void forget_arrived();
+
+  /// Shows the visitor all state of training, per parameter. Drains first. Loading is collective:
+  /// it ends with repeating the exchanges that were under way when the state was saved. Saving is
+  /// collective if the ranks share the optimizer's states (node_gossip with `shard: optimizer`):
+  /// they gather the states of one bucket after the other, so each rank saves all of them. Ranks,
+  /// algorithm, optimizer and parameters must be the same as at saving; bucket sizes may differ.
+  void visit(StateVisitor& visitor);
+
+  /// Collective, between two steps. Drains, and replaces the buckets by those of `plan`, which
+  /// holds the same parameters. `memory` is for their parameters, as in the constructor; its values
+  /// are overwritten. Training continues as if it had been saved, and loaded into a pipeline with
+  /// these buckets. Meanwhile host memory holds a copy of all state. Throws std::logic_error inside
+  /// a step, and where ranks may be lost (Communicator::renews()): the state belongs to no
+  /// pipeline meanwhile. Throws what drain() and visit() throw. After an error the pipeline is
+  /// unusable.
+  void replan(const BucketPlan& plan, std::vector<ParameterMemory> memory);
+
+  /// Collective, between two steps: goes on with another algorithm or topology; see
+  /// algorithm_switch.hpp for what stays. Buckets, codec and metrics stay as well. Throws
+  /// ConfigError on all ranks if they ask for different things or at different steps, or if the
+  /// algorithm cannot run so; training may then go on as before. Throws std::logic_error inside a
+  /// step, and what drain() throws. After a CommError the pipeline is unusable.
+  void switch_to(const AlgorithmSwitch& to);
+
+  /// Between two steps, where ranks are lost: drops all exchanges, and what belongs to the world of
+  /// the communicator. Until resume() steps exchange nothing, and drain() throws PeerLost.
+  void detach();
+  /// After detach() and Communicator::renew(), before each step that this rank lacks: the others
+  /// have made `num_steps` steps.
+  void follow(std::int64_t num_steps);
+  /// The last step has no update yet, because ranks are lost.
+  [[nodiscard]] bool holds_step() const { return held_ != Held::kNothing; }
+  /// Steps exchange nothing: ranks are lost, or detach() was called.
+  [[nodiscard]] bool is_alone() const { return alone_ != nullptr; }
+  /// Throws PeerLost if holds_step().
+  void check_not_held() const;
+  /// How a rank goes on in a new world.
+  struct Resume {
+    /// Names the same on all ranks, whichever they had before. `average`: all go on from the mean
+    /// of their parameters and optimizers' states. Where one joins, they always do.
+    AlgorithmSwitch to = {};
+    /// This rank joins: it takes over the others' steps, and its own parameters and states count
+    /// nothing.
+    bool joins = false;
+  };
+  /// Collective of the ranks that are left, after detach(), Communicator::renew(), and the steps
+  /// that this rank lacked; and of those that join, whose pipelines begin detached. The algorithm
+  /// starts anew on the topology, as after switch_to(). After a PeerLost detach(), renew() and
+  /// resume() follow again. Throws ConfigError, on all ranks, if the algorithm cannot run on the
+  /// topology.
+  void resume(const Resume& wanted);
+
+  /// Tells what the updates of a parameter use from the next one on, in place of the schedule and
+  /// of ParameterInfo::weight_decay, and keeps it when buckets change. `parameter` is its declared
+  /// index. Where ranks share the optimizer's states (node_gossip with `shard: optimizer`), all
+  /// tell the same. Throws std::logic_error for an optimizer of another kind than the parameter's.
+  void set_settings(std::int64_t parameter, ParameterSettings settings);
+  /// Goes on as if a parameter had been updated so many times. The owner of the optimizer's states
+  /// calls this between two steps. `parameter` is its declared index.
+  void set_num_updates(std::int64_t parameter, std::int64_t num_updates);
+
+  /// Sets the factor that gradients are multiplied by before clipping and update; see
+  /// GradientPolicy.
+  void set_gradient_scale(double scale) { policy_.set_scale(scale); }
+  /// Between two steps: clips from the next step on; see GradientPolicy. Throws ConfigError.
+  void set_clipping(ClipMode mode, double norm) { policy_.set_clipping(mode, norm); }
+  /// The L2 norm of the last step's gradients before clipping: this rank's own, or the mean under
+  /// all-reduce. Waits like metrics(). 0 before the first step.
+  [[nodiscard]] double gradient_norm();
+
+  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  /// Where the policy is NonFinite::kKeep: says which gradient was the first that was not finite
+  /// since the last call; empty: none. Waits like metrics().
+  [[nodiscard]] std::string take_nonfinite();
+  /// Waits until it is known how the last step ended. Throws NonFiniteError and CommError.
+  [[nodiscard]] const PipelineMetrics& metrics();
+  /// Waits like metrics().
+  [[nodiscard]] const Progress& progress();
+  /// The learning rate of the next step. Waits like metrics().
+  [[nodiscard]] double lr();
+  /// The learning rate of the last step. Never waits.
+  [[nodiscard]] double last_lr() const { return last_lr_; }
+  [[nodiscard]] Stream& stream() { return stream_; }
+  /// This rank's weight in the mean of all ranks' models; 1 except in directed topologies and where
+  /// ranks are asynchronous. Call it between two steps; where ranks are asynchronous, after
+  /// drain().
+  [[nodiscard]] double model_weight() const;
+  /// How the ranks of a host read each other's blocks.
+  [[nodiscard]] HostSharing host_sharing() const;
+  /// The memory of all parameters, bucket by bucket.
+  [[nodiscard]] std::vector<ParameterMemory> memory() const;
+
+ private:
+  struct Place {
+    std::size_t bucket = 0;
+    std::int64_t entry = 0;
+  };
+
+  /// What a step that is held has: its gradients, or the sums of all ranks as well.
+  enum class Held { kNothing, kGradients, kSums };
+
+  /// Runs a part of a step with the algorithm, or after a PeerLost with one that exchanges nothing.
+  template <class Part>
+  void with_peers(const Part& part);
+  /// From now on steps exchange nothing.
+  void go_alone();
+  /// Whether ranks update only when all of them have the sums of the step.
+  [[nodiscard]] bool commits() const;
+  /// Collective: all gradients of the step are there. Returns false if the step is held.
+  [[nodiscard]] bool commit();
+  /// Makes the updates of the held step with the sums that all ranks had, or alone.
+  void update_held();
+  /// Takes back what has replaced this rank's own gradients.
+  void restore_gradients();
+  /// Collective: ends the held step where another rank has ended it. Returns the number of ranks
+  /// whose gradients the step needs that is to be made again; 0: none is.
+  std::int64_t settle_held(bool joins);
+  /// Collective: makes the held step again, from the gradients of `num_ranks` ranks.
+  void remake_step(std::int64_t num_ranks);
+  /// The factor that turns the gradients of this step into means.
+  [[nodiscard]] double mean_factor() const;
+  /// The algorithm of the present step.
+  [[nodiscard]] Algorithm& algorithm() const { return alone_ ? *alone_ : *algorithm_; }
+  /// Makes what lanes need of the communicator's world.
+  void make_lanes();
+  /// Makes the buckets, and the algorithm's part for them.
+  void make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory);
+  void make_algorithm();
+  void drop_algorithm();
+  /// Throws std::logic_error if a gradient of the next step has arrived.
+  void check_between_steps(std::string_view call) const;
+  /// Throws CheckpointError for numbers of steps that cannot be.
+  void check_progress() const;
+  /// Collective: repeats the exchanges of the last step, with the number of that step. A rank that
+  /// has forgotten them takes part as well, because another rank may not have forgotten.
+  void repeat_exchanges();
+  /// Makes all ranks equal: parameters and the optimizer's states become their means, and counts
+  /// the largest one. `weight`: this rank's weight in the mean of the parameters, `state_weight` in
+  /// that of states and numbers.
+  void average_ranks(double weight, double state_weight = 1.0);
+  /// Shows the visitor the numbers that decide on updates.
+  void visit_numbers(StateVisitor& visitor);
+  [[nodiscard]] bool defers() const {
+    return commits() || config_.rule_sees_whole_step || algorithm().updates_at_end() ||
+           policy_.defers();
+  }
+  /// Handles buckets in order, as long as the next one is ready.
+  void advance();
+  /// Lets the algorithm replace the gradients of a bucket, then inspects the new gradients.
+  void settle_gradients(Bucket& bucket);
+  /// Decides about the gradients, mixes, updates, and starts the next exchange.
+  void update(Bucket& bucket);
+  /// As update(), for all buckets of a step.
+  void update_all();
+  /// Decides about the gradients, mixes, and updates unless the rule is the caller's own.
+  void mix_and_update(Bucket& bucket);
+  /// Calls the caller's own rule for buckets that are mixed.
+  void apply_own_rule(std::span<Bucket> buckets);
+  /// Starts the next exchange of a bucket.
+  void send(Bucket& bucket);
+  void update_deferred();
+  /// Makes the updates that are left, and ends the step unless it is held.
+  void end_step();
+  /// All updates are made.
+  void count_step();
+  /// Computes the squared norm of a gradient, if the stream's work is done at once. Returns false
+  /// if the gradient is not finite and the policy is not to skip. On other streams returns true and
+  /// does nothing.
+  [[nodiscard]] bool inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gradient);
+  /// Learns how the last step ended, once per step: counts a skipped step, throws NonFiniteError
+  /// where the policy is to abort, then and ever after.
+  void close_step();
+  /// Throws NonFiniteError, or notes it where the owner of the gradients decides.
+  void refuse(const Bucket& bucket, std::int64_t entry, std::int64_t step, bool is_own);
+
+  Config config_;
+  std::vector<ParameterInfo> parameters_;
+  Communicator& communicator_;
+  InlineStream inline_stream_;
+  Stream& stream_;
+  PipelineMetrics metrics_;
+  Progress progress_;
+  WorkerPool pool_;
+  GradientPolicy policy_;
+  std::vector<Bucket> buckets_;
+  std::vector<Place> places_;
+  /// What set_settings() has told.
+  std::vector<std::optional<ParameterSettings>> settings_;
+  std::unique_ptr<PeerLanes> lanes_;
+  std::unique_ptr<Algorithm> algorithm_;
+  /// Takes the algorithm's place where ranks are lost.
+  std::unique_ptr<Algorithm> alone_;
+  Held held_ = Held::kNothing;
+  /// The learning rate with which other ranks may have updated; nothing: the schedule's.
+  std::optional<double> held_lr_;
+  /// This rank has gradients of the held step.
+  bool held_is_own_ = true;
+  /// In a step that is made again: the number of ranks that have gradients; 0: all ranks.
+  std::int64_t num_summed_ = 0;
+  /// Number of buckets of this step for which gradients_ready() was called.
+  std::size_t num_ready_ = 0;
+  bool step_is_open_ = false;
+  /// What the last step has ended with.
+  std::exception_ptr failure_ = nullptr;
+  /// The first gradient that was not finite since take_nonfinite().
+  std::string nonfinite_;
+  /// True if the last step's exchanges are under way, or have arrived and are not forgotten.
+  bool has_sent_ = false;
+  double last_lr_ = 0.0;
+  double last_gradient_norm_ = 0.0;
+  /// What the communicator needs for sums of the pipeline itself.
+  std::shared_ptr<void> reserved_;
+  /// The last member, so that the stream's work is done before any other member is destroyed.
+  SynchronizedScope scope_;
+};
+
+}  // namespace gossamer

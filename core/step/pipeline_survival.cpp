@@ -1,0 +1,182 @@
+// What Pipeline does when ranks are lost.
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/bucket/model_average.hpp"
+#include "core/exchange/peer_lanes.hpp"
+#include "core/step/pipeline.hpp"
+
+namespace gossamer {
+namespace {
+
+/// An algorithm that exchanges nothing, and updates when the one before would have, with gradients
+/// that the one before may have summed.
+class Alone : public Algorithm {
+ public:
+  Alone(bool updates_at_end, double mean_factor)
+      : updates_at_end_(updates_at_end), mean_factor_(mean_factor) {}
+  [[nodiscard]] bool updates_at_end() const override { return updates_at_end_; }
+  [[nodiscard]] double mean_factor() const override { return mean_factor_; }
+
+ private:
+  bool updates_at_end_;
+  double mean_factor_;
+};
+
+}  // namespace
+
+void Pipeline::go_alone() {
+  // Operations that have failed may still read or write on it.
+  communicator_.stream()->synchronize();
+  alone_ = std::make_unique<Alone>(algorithm_ && algorithm_->updates_at_end(),
+                                   algorithm_ ? mean_factor() : 1.0);
+}
+
+double Pipeline::mean_factor() const {
+  const double factor = algorithm().mean_factor();
+  // A rank that has joined adds nothing to a sum.
+  return num_summed_ == 0 || factor == 1.0 ? factor : 1.0 / static_cast<double>(num_summed_);
+}
+
+bool Pipeline::commits() const {
+  return communicator_.renews() &&
+         config_.exchange.algorithm.entry().equal_models == EqualModels::kAfterEveryStep;
+}
+
+bool Pipeline::commit() {
+  if (!commits()) return true;
+  held_ = Held::kGradients;
+  if (alone_) return false;
+  try {
+    // No rank passes before all have come here, with the sums of all buckets.
+    held_ = Held::kSums;
+    held_lr_ = config_.schedule->lr(progress_.num_updates());
+    communicator_.barrier();
+    held_ = Held::kNothing;
+    held_lr_.reset();
+    return true;
+  } catch (const PeerLost&) {
+    go_alone();
+    return false;
+  }
+}
+
+void Pipeline::check_not_held() const {
+  if (!holds_step()) return;
+  throw PeerLost({.rank = own_world_rank(communicator_), .label = {.what = "step"}},
+                 "ranks are lost, and the last step waits for those that are left");
+}
+
+void Pipeline::update_held() {
+  if (held_ == Held::kGradients) {
+    // The others have switched to an algorithm whose ranks update alone, and this one had not.
+    alone_ = std::make_unique<Alone>(/*updates_at_end=*/true, /*mean_factor=*/1.0);
+    restore_gradients();
+    if (!stream_.immediate()) {
+      for (Bucket& bucket : buckets_) bucket.take_squares(config_.simd, &pool_);
+    }
+    if (policy_.defers()) policy_.settle(nullptr);
+  }
+  held_ = Held::kNothing;
+  update_all();
+  held_lr_.reset();
+  count_step();
+  // Ranks compare how many updates they have made.
+  close_step();
+}
+
+void Pipeline::restore_gradients() {
+  for (Bucket& bucket : buckets_) {
+    bucket.restore_gradients();
+    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+      if (!inspect(bucket, entry, bucket.gradient(entry))) {
+        refuse(bucket, entry, progress_.num_steps + 1, true);
+      }
+    }
+  }
+}
+
+void Pipeline::follow(std::int64_t num_steps) {
+  if (holds_step() && num_steps > progress_.num_steps + 1) update_held();
+}
+
+std::int64_t Pipeline::settle_held(bool joins) {
+  const std::string held = holds_step() ? (held_is_own_ ? "own" : "other") : "none";
+  const std::vector<std::string> all =
+      communicator_.all_gather(joins ? "" : concat(progress_.num_steps, " ", held));
+  std::int64_t most = 0;
+  std::int64_t num_held = 0;
+  for (const std::string& text : all) {
+    if (text.empty()) continue;
+    const std::int64_t steps = std::stoll(text);
+    if (steps > most) num_held = 0;
+    most = std::max(most, steps);
+    if (steps == most && text.ends_with("own")) ++num_held;
+  }
+  if (holds_step() && progress_.num_steps < most) update_held();
+  if (joins) progress_.num_steps = most;
+  return num_held;
+}
+
+void Pipeline::remake_step(std::int64_t num_ranks) {
+  held_is_own_ = holds_step() && held_is_own_;
+  held_ = Held::kNothing;
+  num_summed_ = num_ranks;
+  num_ready_ = 0;
+  held_lr_.reset();
+  last_lr_ = config_.schedule->lr(progress_.num_updates());
+  restore_gradients();
+  for (Bucket& bucket : buckets_) bucket.close();
+  advance();
+  end_step();
+  num_summed_ = 0;
+}
+
+void Pipeline::detach() {
+  check_between_steps("detach");
+  if (!alone_) go_alone();
+  // Work of the last step may still use what goes now.
+  stream_.synchronize();
+  close_step();
+  if (held_ == Held::kSums && algorithm_) {
+    // They lie in the lanes.
+    for (Bucket& bucket : buckets_) bucket.keep_replaced_gradients();
+    stream_.synchronize();
+  }
+  // The algorithm has the memory of these.
+  for (Bucket& bucket : buckets_) bucket.set_own_gradients({});
+  algorithm_.reset();
+  // Their operations own what they still use.
+  lanes_.reset();
+  reserved_.reset();
+}
+
+void Pipeline::resume(const Resume& wanted) {
+  if (!alone_) throw std::logic_error("Pipeline: resume() without detach()");
+  detach();
+  const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
+  const std::int64_t num_held = settle_held(wanted.joins);
+  AlgorithmSwitch to = wanted.to;
+  if (mean.num_counting < communicator_.size()) to.average = true;
+  agree_on_switch(communicator_, to, progress_.num_steps);
+  ExchangeOptions next = to.after(config_.exchange);
+  next.algorithm.check(config_.setting(next, communicator_));
+  for (Bucket& bucket : buckets_) bucket.drop_added_states();
+  if (to.averages()) average_ranks(mean.weight, mean.weight);
+  config_.exchange = std::move(next);
+  progress_.first_step = progress_.num_steps;
+  has_sent_ = false;
+  make_lanes();
+  make_algorithm();
+  alone_.reset();
+  if (num_held > 0) remake_step(num_held);
+}
+
+}  // namespace gossamer

@@ -1,0 +1,117 @@
+#include "comm/device/device_wires.hpp"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+
+namespace gossamer {
+namespace {
+
+TEST(DeviceWires, ReadTheirKeys) {
+  const WireChoice choice = read_wire_choice(Options::parse("share: true, exchange: mpi"));
+  EXPECT_TRUE(choice.share);
+  EXPECT_EQ(choice.exchange, "mpi");
+  EXPECT_FALSE(read_wire_choice(Options::parse("")).share);
+  EXPECT_THROW(read_wire_choice(Options::parse("exchange: pigeons")), ConfigError);
+}
+
+/// Ranks with these GPUs, each a process of its own.
+std::vector<RankPlace> places_of(const std::vector<std::string>& uuids) {
+  std::vector<RankPlace> places;
+  for (const std::string& uuid : uuids) places.push_back({uuid, std::to_string(places.size())});
+  return places;
+}
+
+TEST(DeviceWires, SeesRanksThatAreThreads) {
+  EXPECT_FALSE(ranks_are_threads({}));
+  EXPECT_FALSE(ranks_are_threads({{"GPU-a", "x"}, {"GPU-a", "y"}}));
+  EXPECT_TRUE(ranks_are_threads({{"GPU-a", "x"}, {"GPU-b", "y"}, {"GPU-c", "x"}}));
+}
+
+TEST(DeviceWires, KnowsRanksThatShareByTheirGpus) {
+  EXPECT_FALSE(share_gpus(false, places_of({"", "", ""})));
+  // Also where a launcher shows every rank one GPU of its own, the first of one.
+  EXPECT_FALSE(share_gpus(false, places_of({"GPU-a", "GPU-b", "GPU-c"})));
+  EXPECT_FALSE(share_gpus(true, places_of({"GPU-a", "GPU-b"})));
+  EXPECT_TRUE(share_gpus(true, places_of({"GPU-a", "GPU-b", "GPU-a"})));
+  // Threads of one process may have a GPU each.
+  EXPECT_FALSE(share_gpus(false, {{"GPU-a", "x"}, {"GPU-b", "x"}}));
+}
+
+std::string refused_choice(bool may_share, const std::vector<RankPlace>& places) {
+  try {
+    static_cast<void>(share_gpus(may_share, places));
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(DeviceWires, RefusesMoreRanksThanGpusWithAdvice) {
+  const std::string text = refused_choice(false, places_of({"GPU-a", "GPU-b", "GPU-b"}));
+  EXPECT_NE(text.find("ranks 1 and 2 have the same GPU (GPU-b)"), std::string::npos) << text;
+  EXPECT_NE(text.find("device.share: true"), std::string::npos) << text;
+}
+
+TEST(DeviceWires, RefusesThreadsThatShareAGpu) {
+  const std::string text = refused_choice(true, {{"GPU-a", "x"}, {"GPU-a", "x"}});
+  EXPECT_EQ(text,
+            "device.share: ranks 0 and 1 have the same GPU (GPU-a) and are threads of one process, "
+            "allowed: a process for each (mpirun -n 2, --processes 2)");
+}
+
+TEST(DeviceWires, RefusesGpusForSomeRanksOnly) {
+  EXPECT_NE(refused_choice(false, places_of({"GPU-a", ""}))
+                .find("rank 0 trains on a GPU and rank 1 on processors"),
+            std::string::npos);
+  EXPECT_NE(refused_choice(false, places_of({"", "GPU-a"}))
+                .find("rank 1 trains on a GPU and rank 0 on processors"),
+            std::string::npos);
+  // Also where two ranks before it share one.
+  EXPECT_NE(refused_choice(true, places_of({"GPU-a", "GPU-a", ""}))
+                .find("rank 0 trains on a GPU and rank 2 on processors"),
+            std::string::npos);
+}
+
+const std::vector<std::string> kSameNccl = {"NCCL 2.28.9", "NCCL 2.28.9"};
+const std::vector<std::string> kOddNccl = {"NCCL 2.28.9", "NCCL 2.20.1"};
+const std::vector<std::string> kNoNccl = {"no NCCL: x", "no NCCL: x"};
+const std::vector<std::string> kMpi = {"MPI that reaches GPUs", "MPI that reaches GPUs"};
+const std::vector<std::string> kNoMpi = {"MPI that reaches GPUs", "no MPI that reaches GPUs"};
+
+TEST(ChooseWires, TakesTheBestThatAllRanksHave) {
+  EXPECT_EQ(choose_wires("auto", kSameNccl, kMpi), WireKind::kNccl);
+  EXPECT_EQ(choose_wires("auto", kOddNccl, kMpi), WireKind::kMpi);
+  EXPECT_EQ(choose_wires("auto", kNoNccl, kMpi), WireKind::kMpi);
+  EXPECT_EQ(choose_wires("auto", kNoNccl, kNoMpi), WireKind::kHost);
+  EXPECT_EQ(choose_wires("nccl", kSameNccl, kNoMpi), WireKind::kNccl);
+  EXPECT_EQ(choose_wires("mpi", kSameNccl, kMpi), WireKind::kMpi);
+  EXPECT_EQ(choose_wires("host", kSameNccl, kMpi), WireKind::kHost);
+}
+
+TEST(ChooseWires, SaysWhichRankDoesNotHaveWhatIsAskedFor) {
+  const auto text = [](std::string_view exchange, const std::vector<std::string>& nccl) {
+    try {
+      static_cast<void>(choose_wires(exchange, nccl, kNoMpi));
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(text("nccl", kOddNccl),
+            "device.exchange: nccl, but rank 1 has NCCL 2.20.1, and rank 0 has NCCL 2.28.9, "
+            "allowed: auto, nccl, mpi, host");
+  EXPECT_EQ(text("nccl", kNoNccl),
+            "device.exchange: nccl, but rank 0 has no NCCL: x, allowed: auto, nccl, mpi, host");
+  EXPECT_EQ(
+      text("mpi", kSameNccl),
+      "device.exchange: mpi, but rank 1 has no MPI that reaches GPUs, and rank 0 has MPI that "
+      "reaches GPUs, allowed: auto, nccl, mpi, host");
+}
+
+}  // namespace
+}  // namespace gossamer

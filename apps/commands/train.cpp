@@ -35,6 +35,7 @@
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
+#include "comm/backends.hpp"
 #include "core/checkpoint/whole_file.hpp"
 
 namespace gossamer::apps {

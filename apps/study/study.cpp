@@ -25,6 +25,7 @@
 #include "apps/train/training_loop.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
+#include "comm/backends.hpp"
 #include "core/bucket/bucket_plan.hpp"
 
 namespace gossamer::apps {

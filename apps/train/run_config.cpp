@@ -8,6 +8,7 @@
 #include "apps/models/losses.hpp"
 #include "apps/train/parameter_groups.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "comm/start/secret.hpp"
 #include "comm/tcp/stream_count.hpp"
 #include "core/algorithms/algorithm.hpp"

@@ -4,6 +4,7 @@
 //
 // Thread safety: as the Store's.
 
+#include "comm/backends.hpp"
 #include "comm/start/start.hpp"
 
 namespace gossamer::apps {

@@ -17,6 +17,7 @@
 #include "base/error.hpp"
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "core/bucket/bucket_plan.hpp"
 #include "core/bucket/model_average.hpp"
 #include "core/state/broadcast_blocks.hpp"

@@ -17,6 +17,7 @@
 #include "base/log.hpp"
 #include "base/types.hpp"
 #include "comm/device/device_wires.hpp"
+#include "comm/options.hpp"
 #include "comm/session.hpp"
 
 namespace gossamer::python {

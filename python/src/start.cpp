@@ -21,6 +21,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "comm/rendezvous/run_name.hpp"
 #include "comm/start/secret.hpp"
 #include "comm/start/start.hpp"

@@ -19,6 +19,7 @@
 #include "apps/study/study_config.hpp"
 #include "apps/train/run_config.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "core/algorithms/algorithm.hpp"
 
 namespace gossamer::apps {

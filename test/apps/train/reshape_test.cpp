@@ -16,6 +16,7 @@
 #include "apps/train/resume.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "core/checkpoint/manifest.hpp"
 
 namespace gossamer::apps {

@@ -19,6 +19,7 @@
 
 #include "apps/train/agreement.hpp"
 #include "base/error.hpp"
+#include "comm/backends.hpp"
 #include "comm/elastic/fault_injector.hpp"
 
 namespace gossamer::apps {

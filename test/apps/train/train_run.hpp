@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/train/training_loop.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer::apps {
 

@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 
 namespace gossamer::apps {
 namespace {

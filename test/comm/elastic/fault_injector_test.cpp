@@ -13,6 +13,8 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/backends.hpp"
+
 namespace gossamer::renewing_test {
 namespace {
 

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/backends.hpp"
+
 namespace gossamer::renewing_test {
 namespace {
 

@@ -20,6 +20,7 @@
 #include "base/host_stream.hpp"
 #include "comm/collectives/staged_communicator.hpp"
 #include "comm/nccl/communicator.hpp"
+#include "comm/options.hpp"
 
 namespace gossamer {
 namespace {

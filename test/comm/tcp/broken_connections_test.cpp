@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/text.hpp"
+#include "comm/options.hpp"
 
 namespace gossamer::tcp {
 namespace {

@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
+#include "comm/backends.hpp"
 #include "comm/tcp/byte_stream.hpp"
 #include "comm/tcp/listener.hpp"
 #include "comm/tcp/tls.hpp"

@@ -17,6 +17,7 @@
 
 #include "base/host_stream.hpp"
 #include "comm/collectives/staged_communicator.hpp"
+#include "comm/options.hpp"
 
 namespace gossamer::tcp {
 namespace {

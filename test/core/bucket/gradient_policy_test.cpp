@@ -21,6 +21,7 @@
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {

@@ -16,6 +16,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/backends.hpp"
 #include "core/bucket/model_average.hpp"
 #include "topology/push_sum.hpp"
 #include "topology/registry.hpp"

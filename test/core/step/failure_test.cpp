@@ -21,6 +21,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "comm/forwarding_communicator.hpp"
 #include "core/bucket/model_average.hpp"
 #include "topology/registry.hpp"

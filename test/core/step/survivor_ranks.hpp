@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/options.hpp"
 #include "comm/session.hpp"
 
 namespace gossamer {

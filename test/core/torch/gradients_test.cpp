@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "comm/backends.hpp"
 #include "core/torch/data_parallel.hpp"
 
 namespace gossamer {

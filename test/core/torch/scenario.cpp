@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/options.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 

@@ -14,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/backends.hpp"
 #include "core/algorithms/algorithm.hpp"
 #include "core/bucket/model_average.hpp"
 #include "core/torch/data_parallel.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 // A Timeline records what one rank does and when it does it, as spans. The computing thread records
 // its own work (forward, wait, update), and the progress worker records the operations on the wire.
-// core/timeline puts the timelines of all ranks into one file.
+// core/trace puts the timelines of all ranks into one file.
 //
 // Protocol: begin_step() starts the recording of a step, and pause() ends the recording. A scope
 // that begins while nothing is recorded stays unrecorded. So does a scope without a timeline, which

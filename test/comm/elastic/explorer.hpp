@@ -1,5 +1,5 @@
 #pragma once
-// Explores all orders of events of a small run whose members follow the rules of comm/membership.
+// Explores all orders of events of a small run whose members follow the rules of comm/elastic.
 // Messages arrive in the order of their connection but otherwise at any time, processes die,
 // connections break, exchanges fail, processes join. A connection that ends may lose any of its
 // last messages. The store answers at any time. What a process that is gone has asked it, it may

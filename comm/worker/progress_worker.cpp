@@ -277,8 +277,9 @@ void ProgressWorker::watch(double elapsed_s, bool progressed) {
     entry.waited_s += elapsed_s;
     // A kernel may take as long as it wants, and a rank that has done its work waits for the
     // others.
-    const bool warns = !has_noticed_ && has_limit_ && entry.wait == Wait::kPeers;
-    if (is_late(entry, warns ? notice_after_s() : config_.timeout_s)) {
+    const bool warns = !has_noticed_ && has_limit_ && entry.wait == Wait::kPeers &&
+                       config_.notice_s < config_.timeout_s;
+    if (is_late(entry, warns ? config_.notice_s : config_.timeout_s)) {
       warns ? notice(entry) : give_up(entry);
     }
     if (entry.wait == Wait::kPeers) check_attendance(entry, elapsed_s);
@@ -299,17 +300,13 @@ bool ProgressWorker::is_late(Active& entry, double limit_s) const {
   return entry.waited_s > limit_s;
 }
 
-double ProgressWorker::notice_after_s() const {
-  return std::min(kNoticeAfter, config_.timeout_s / 2.0);
-}
-
 void ProgressWorker::notice(const Active& late) {
   has_noticed_ = true;
   const std::vector<int> peers = late.operation->waiting_for();
   const std::string known = config_.hint ? config_.hint(peers) : "";
   const CommError text(
       {.rank = config_.rank, .peers = peers, .label = late.context.label},
-      concat("no progress for ", shortest(notice_after_s()), " s", text_of(late.progress),
+      concat("no progress for ", shortest(config_.notice_s), " s", text_of(late.progress),
              "; the limit is ", shortest(config_.timeout_s), " s (comm.timeout_s). ",
              known.empty() ? "Perhaps a rank has left out a batch or a call that the others make, "
                              "or is busy (a long evaluation, a slow disk)"

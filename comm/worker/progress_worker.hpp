@@ -28,9 +28,9 @@
 // device behind other operations, which have a time limit of their own. So only the time counts in
 // which this worker has started and ended no operation.
 //
-// Before an operation gives up, the worker warns once: where it has waited for half of the timeout,
-// and no longer than kNoticeAfter. The warning names the peers, and what is known of their reason
-// (Config::hint). A rank that has left out a batch is found without the whole wait in this way.
+// Before an operation gives up, the worker warns once, after Config::notice_s. The warning names
+// the peers, and what is known of their reason (Config::hint). A rank that has left out a batch is
+// found without the whole wait in this way. A time limit that is shorter gives no warning.
 //
 // A rank that has done its work waits for the others, which may write their results for long: after
 // lift_timeout() an operation gives up only where the diagnosis finds a rank that is not alive.
@@ -121,13 +121,13 @@ class ProgressWorker {
       "themselves, or do not get through to this rank; if that is normal (a long evaluation, a "
       "slow "
       "disk), set a larger comm.timeout_s";
-  /// Seconds without progress after which the worker warns, at the latest.
-  static constexpr double kNoticeAfter = 60.0;
   struct Config {
     /// The world rank that errors name.
     int rank = 0;
     /// Seconds that an operation may wait without progress.
     double timeout_s = 300.0;
+    /// Seconds without progress after which the worker warns.
+    double notice_s = 60.0;
     /// Seconds beyond the timeout after which callers take a worker for stuck; a diagnosis must fit
     /// in.
     double margin_s = 30.0;
@@ -237,8 +237,6 @@ class ProgressWorker {
   /// Whether the operation has made no progress for longer than `limit_s`. Counts the time since
   /// the last progress anew.
   bool is_late(Active& entry, double limit_s) const;
-  /// Seconds without progress after which the worker warns.
-  [[nodiscard]] double notice_after_s() const;
   /// Warns of an operation that waits long for its peers.
   void notice(const Active& late);
   /// Throws, unless the timeout has been lifted and all ranks are alive: then the operation waits

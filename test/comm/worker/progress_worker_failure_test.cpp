@@ -195,6 +195,7 @@ std::string warnings_of(ProgressWorker::Config config) {
   Script script;
   config.rank = 1;
   config.timeout_s = 0.2;
+  config.notice_s = 0.1;
   config.logger = Logger(LogLevel::kInfo, "rank 1");
   testing::internal::CaptureStderr();
   ProgressWorker worker(std::move(config));
@@ -203,7 +204,7 @@ std::string warnings_of(ProgressWorker::Config config) {
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(ProgressWorkerFailure, WarnsOnceAfterHalfOfTheTimeout) {
+TEST(ProgressWorkerFailure, WarnsOnceBeforeItGivesUp) {
   const std::string said = warnings_of({});
   const std::string first =
       "rank 1: exchange of bucket 2, round 7 with rank 0: no progress for 0.1 s";

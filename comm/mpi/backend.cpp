@@ -70,7 +70,8 @@ struct MpiContext {
   std::optional<ProgressWorker> worker;
 
   /// Meets the other ranks. Returns the group of all.
-  std::shared_ptr<const MpiGroup> start(const LaunchOptions& options, int rank, int size);
+  std::shared_ptr<const MpiGroup> start(const LaunchOptions& options, int rank, int size,
+                                        const Logger& logger);
   /// Has the worker run a call of MPI.
   Request call(std::function<void()> body) {
     return worker->submit(make_call(std::move(body)), {.label = {.what = "call"}});
@@ -237,8 +238,8 @@ std::vector<int> hosts_of_ranks(int rank, int size) {
   return hosts;
 }
 
-std::shared_ptr<const MpiGroup> MpiContext::start(const LaunchOptions& options, int rank,
-                                                  int size) {
+std::shared_ptr<const MpiGroup> MpiContext::start(const LaunchOptions& options, int rank, int size,
+                                                  const Logger& logger) {
   hosts = hosts_of_ranks(rank, size);
   least_ring_bytes = options.least_ring_bytes;
   attendance = std::make_shared<Attendance>(static_cast<std::size_t>(size));
@@ -257,7 +258,7 @@ std::shared_ptr<const MpiGroup> MpiContext::start(const LaunchOptions& options, 
       .service = [this] { watch->service(); },
       .diagnose = [this](const std::vector<int>& peers,
                          const std::string& /*so_far*/) { return watch->diagnose(peers); },
-      .logger = Logger(options.log_level, size > 1 ? concat("rank ", rank) : "")});
+      .logger = logger});
   return group;
 }
 
@@ -328,7 +329,7 @@ Sessions open_mpi(const LaunchOptions& options) {
                       "this MPI offers no thread support; gossamer needs MPI_THREAD_SERIALIZED");
     }
     auto context = std::make_shared<MpiContext>();
-    auto group = context->start(options, rank, size);
+    auto group = context->start(options, rank, size, logger);
     const World world = world_on(context->hosts, rank, options, logger);
     Sessions sessions;
     sessions.push_back(

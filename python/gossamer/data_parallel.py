@@ -217,10 +217,13 @@ class DecentralizedDataParallel(EngineSteps):
         self._adopt()
         # A rank that is interrupted in between has a part of the mean.
         self._is_broken = True
+        has_started = self._engine.has_started
+        if has_started:
+            # Before any other operation: asynchronous ranks may still wait for this one's letters.
+            self._engine.drain()
         saved = SavedBuffers(self.module) if buffers else None
         if saved is not None:
             average_tensors(self._session, saved.averaged)
-        has_started = self._engine.has_started
         distance = self._engine.average() if has_started else 0.0
         self._is_broken = False
         self._trained.note_versions()

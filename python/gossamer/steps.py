@@ -154,13 +154,14 @@ class EngineSteps(torch.nn.Module):
     def _renew_engine(self, new: list[tuple[str, torch.nn.Parameter]]) -> None:
         old, old_names = self._engine, self._trained.names
         names = [name for name, _ in new]
-        self._session.agree("the parameters that they begin to train", "\n".join(names))
+        # Without a word to the others, which may wait for this rank's letters, and not here.
         if old.is_asynchronous:
             raise _core.ConfigError(
                 f"parameters that are trained only now ({some(names)}), and ranks that make "
                 "different numbers of steps, allowed: to call finish(), and to wrap the module "
                 "again"
             )
+        self._session.agree("the parameters that they begin to train", "\n".join(names))
         share_tensors(self._session, [p for _, p in new])
         has_started = old.has_started
         state: list[StatePiece] = []

@@ -186,22 +186,29 @@ def test_parameters_of_nobody_are_refused_later_too():
         alone(work)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"algorithm": "gradient_tracking"}, {"algorithm": "async_gossip"}, {"codec": "int8"}],
-)
+@pytest.mark.parametrize("options", [{"algorithm": "gradient_tracking"}, {"codec": "int8"}])
 def test_they_are_refused_where_others_have_more_state(options):
+    refuses_later_parameters("ring", [20, 20], **options)
+
+
+def test_asynchronous_ranks_refuse_them_while_others_still_make_steps():
+    algorithm = {"name": "async_gossip", "max_staleness": 1}
+    # Rank 0 then waits in its step for rank 1, which makes no further one.
+    refuses_later_parameters("ring", [20, 10], algorithm=algorithm)
+
+
+def refuses_later_parameters(topology, num_steps, **options):
     def work():
         model = frozen_mlp()
         optimizer = ADAMW(list(model.parameters()))
-        wrapper = gs.DecentralizedDataParallel(model, optimizer, "ring", **options)
-        for step in range(20):
+        wrapper = gs.DecentralizedDataParallel(model, optimizer, topology, **options)
+        for step in range(num_steps[rank()]):
             loss_of(wrapper, rank(), step).backward()
         model[0].requires_grad_(True)
         loss_of(wrapper, rank(), 20).backward()
 
     with pytest.raises(gs.ConfigError, match="wrap the module again"):
-        gs.run_threads(2, work)
+        gs.run_threads(2, work, timeout_s=60)
 
 
 class Half(torch.nn.Module):

@@ -13,6 +13,7 @@ from conftest import needs_mpi, rank, run_python
 import gossamer as gs
 from gossamer.checks import compare_modules
 from gossamer.integrations import meeting
+from gossamer.integrations.mean import refuse_asynchronous
 
 PROCESSES = pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=needs_mpi)])
 
@@ -383,3 +384,10 @@ def test_sync_batch_norm_without_a_process_group_warns():
     session = SimpleNamespace(world_size=2, agree=lambda *_: None)
     with pytest.warns(UserWarning, match="SyncBatchNorm, which looks for other ranks in torch"):
         compare_modules(session, net)
+
+
+@pytest.mark.parametrize("algorithm", ["async_gossip", {"name": "async_gossip"}])
+def test_ranks_that_make_different_numbers_of_steps_are_refused(algorithm):
+    with pytest.raises(gs.ConfigError, match="Lightning waits for all ranks at the same steps"):
+        refuse_asynchronous("Lightning", {"algorithm": algorithm})
+    refuse_asynchronous("Lightning", {"algorithm": "gossip"})

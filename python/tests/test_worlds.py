@@ -219,6 +219,32 @@ def test_a_wrapper_that_outlives_its_session_says_so():
             wrapper.finish_step()
 
 
+def test_asynchronous_ranks_average_and_load_while_others_still_make_steps(tmp_path):
+    def work():
+        module = torch.nn.Sequential(torch.nn.BatchNorm1d(8), make_mlp())
+        algorithm = {"name": "async_gossip", "max_staleness": 1}
+        wrapper = gs.DecentralizedDataParallel(module, ADAMW, "ring", algorithm=algorithm)
+
+        def train():
+            # Rank 0 then waits in its step for rank 1, which has made its last one.
+            for step in range(20 - 10 * rank()):
+                loss_of(wrapper, rank(), step).backward()
+
+        train()
+        with wrapper.global_average():
+            averaged = flat(module)
+        wrapper.save(tmp_path)
+        saved = flat(module)
+        train()
+        wrapper.load(tmp_path)
+        assert torch.equal(flat(module), saved)
+        wrapper.finish()
+        return averaged
+
+    first, second = gs.run_threads(2, work, timeout_s=60)
+    assert torch.equal(first, second)
+
+
 def test_asynchronous_ranks_end_together_without_a_word():
     def work():
         wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW, "ring", algorithm="async_gossip")

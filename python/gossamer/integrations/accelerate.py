@@ -24,6 +24,7 @@ from accelerate import Accelerator
 from .._core import ConfigError
 from ..compat.ddp import DistributedDataParallel
 from ..distributed import current_session, initialize_dist
+from .mean import refuse_asynchronous
 from .meeting import reachable_place
 
 __all__ = ["GossamerAccelerator", "meet_accelerate"]
@@ -59,7 +60,8 @@ class GossamerAccelerator(Accelerator):
     Raises
     ------
     ConfigError
-        If Accelerate knows another number of processes than the session has.
+        If Accelerate knows another number of processes than the session has, and for algorithms
+        whose ranks make different numbers of steps.
     """
 
     _gossamer: Mapping[str, Any]
@@ -81,6 +83,7 @@ class GossamerAccelerator(Accelerator):
 
     def _take(self, gossamer: Mapping[str, Any] | None) -> None:
         self._gossamer = dict(gossamer or {})
+        refuse_asynchronous("Accelerate", self._gossamer)
         _, size = initialize_dist()
         if self.num_processes != size:
             raise ConfigError(

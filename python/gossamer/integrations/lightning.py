@@ -28,7 +28,7 @@ from .._core import CommError, ConfigError
 from ..compat.ddp import DistributedDataParallel
 from ..devices import on_host
 from ..distributed import current_session, initialize_dist
-from .mean import mean_of
+from .mean import mean_of, refuse_asynchronous
 from .meeting import begin_process_group
 
 __all__ = ["GossamerStrategy"]
@@ -46,6 +46,11 @@ class GossamerStrategy(ParallelStrategy):
     ----------
     **options
         Those of compat.ddp.DistributedDataParallel, as algorithm, topology, codec.
+
+    Raises
+    ------
+    ConfigError
+        For algorithms whose ranks make different numbers of steps.
     """
 
     model: Any
@@ -54,6 +59,7 @@ class GossamerStrategy(ParallelStrategy):
     global_rank, local_rank, world_size = 0, 0, 1
 
     def __init__(self, **options: Any) -> None:
+        refuse_asynchronous("Lightning", options)
         # SLURM's own environment would want a device for every task.
         super().__init__(cluster_environment=LightningEnvironment())
         self._options = options

@@ -1,15 +1,38 @@
-"""The mean of all ranks' models, where a foreign training loop asks for a model."""
+"""What a foreign training loop may train with, and the model that it evaluates and saves."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from .._core import ConfigError
 from ..compat.ddp import DistributedDataParallel
 
-__all__ = ["mean_of"]
+__all__ = ["mean_of", "refuse_asynchronous"]
+
+
+def refuse_asynchronous(library: str, options: Mapping[str, Any]) -> None:
+    """Refuse an algorithm whose ranks make different numbers of steps.
+
+    The library's loop waits for all ranks at steps of its choice, as where it logs. A rank that
+    waits there sends no letter, and a rank that needs this letter never comes there.
+
+    Raises
+    ------
+    ConfigError
+        For the algorithm async_gossip.
+    """
+    algorithm = options.get("algorithm")
+    name = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm
+    if name == "async_gossip":
+        raise ConfigError(
+            f"algorithm is async_gossip, and {library} waits for all ranks at the same steps, "
+            "allowed: an algorithm whose ranks go in step, such as gossip; async_gossip trains in "
+            "a loop of your own"
+        )
 
 
 def mean_of(model: torch.nn.Module, keep: bool = False) -> contextlib.AbstractContextManager[Any]:

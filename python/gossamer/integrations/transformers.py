@@ -52,7 +52,8 @@ class GossamerTrainerMixin:
     Raises
     ------
     ConfigError
-        If Accelerate knows another number of processes than the session has.
+        If Accelerate knows another number of processes than the session has, and for algorithms
+        whose ranks make different numbers of steps.
     """
 
     accelerator: Any

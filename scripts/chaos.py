@@ -102,20 +102,29 @@ def disturb(run: Run, options: argparse.Namespace) -> tuple[int, int]:
     chance = random.Random(options.seed)
     deaths = joins = 0
     event = time.monotonic() + options.every
+    # How many members the run has when it knows of all deaths and joins, and a change of members before that.
+    expected, epoch = options.ranks, -1
     while run.is_training():
         time.sleep(0.05)
         if time.monotonic() < event:
             continue
         event += options.every
-        members = len(run.status().get("members", []))
-        # Whoever joins counts when it is a member.
-        dies = members > K_FEWEST and (members > options.ranks or chance.random() < 0.5)
-        if dies and len(run.running()) == members:
+        status = run.status()
+        members = len(status.get("members", []))
+        is_settled = members == expected and status.get("epoch", -1) > epoch
+        dies = expected > K_FEWEST and (expected > options.ranks or chance.random() < 0.5)
+        # A second death before the members know of the first one may leave no majority. A process that joins meanwhile
+        # takes none away.
+        if dies and is_settled:
             run.kill_one(chance)
             deaths += 1
-        elif not dies and len(run.running()) <= members:
+        elif not dies and expected <= members:
             run.join_one()
             joins += 1
+        else:
+            continue
+        expected += -1 if dies else 1
+        epoch = status.get("epoch", -1)
     return deaths, joins
 
 

@@ -8,8 +8,8 @@
 //   fc.weight/tracker   a state of the algorithm
 //   fc.weight/updates   a number
 //   run/...             a number of the whole run
-// Values of a parameter with several dimensions, and of its states, come in row-major order. States
-// that an older version has saved lack kRowMajorName, and have the order of the parameter's memory.
+// Values of a parameter with several dimensions, and of its states, come in row-major order, which
+// the number kRowMajorName (1) says in every saved state.
 //
 // Errors: a visitor that loads throws CheckpointError for a name that it does not have, and for a
 // block of another size or type.

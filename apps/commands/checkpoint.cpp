@@ -14,7 +14,6 @@
 #include "apps/train/model_file.hpp"
 #include "apps/train/run_folder.hpp"
 #include "base/error.hpp"
-#include "base/state_visitor.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/compare.hpp"
 #include "core/checkpoint/manifest.hpp"
@@ -168,11 +167,6 @@ void export_model(const ExportArguments& arguments) {
   const SafetensorsFile source(
       concat(folder, "/",
              arguments.rank < 0 ? std::string(kMeanModelName) : rank_file_name(arguments.rank)));
-  if (arguments.rank >= 0 && source.find(kRowMajorName) == nullptr) {
-    std::cerr << source.path() << " comes from an older version, which saved a parameter in the "
-              << "order of its memory; parameters that were not row-major (channels_last, "
-              << "transposed) come out permuted. Without --rank the mean model is right\n";
-  }
   std::vector<std::vector<char>> values;
   std::vector<TensorView> views;
   for (const TensorEntry& shaped : model.tensors()) {

@@ -47,9 +47,6 @@ void Divergence::hear_consensus(std::int64_t step, double distance, double norm,
 
 bool Divergence::is_news() { return has_diverged() && !std::exchange(is_told_, true); }
 
-void Divergence::visit(StateVisitor& visitor) {
-  constexpr const char* kName = "train/first_loss";
-  if (!visitor.loads() || visitor.holds(kName)) visitor.number(kName, first_loss_);
-}
+void Divergence::visit(StateVisitor& visitor) { visitor.number("train/first_loss", first_loss_); }
 
 }  // namespace gossamer::apps

@@ -51,8 +51,7 @@ std::vector<Change> changes_since(const Manifest& manifest, const RunConfig& con
                            const std::string& key) {
     const auto found = values.find(key);
     if (found != values.end()) return found->second;
-    // Older versions had less.
-    if (key == "comm.codec") return std::string("fp32");
+    // A key that one of the two does not have stands for its default.
     if (key == "optimizer.mixing_momentum") return std::string("0");
     return std::string(is_of_group(key, ".vectors") ? "false" : "nothing");
   };

@@ -125,8 +125,7 @@ WorldChange TrainingLoop::beginning_of(const Manifest& manifest) const {
   beginning.num_ranks = manifest.world_size;
   const auto take = [&manifest](const std::string& key, std::int64_t& number) {
     const auto found = manifest.run.find(key);
-    // Older versions had less.
-    if (found != manifest.run.end() && !parse_whole(found->second, number)) number = 0;
+    if (found == manifest.run.end() || !parse_whole(found->second, number)) number = 0;
   };
   take("data.batch_size", beginning.batch_size);
   take("train.accumulate", beginning.accumulate);

@@ -110,11 +110,7 @@ void TrainingLoop::visit(StateVisitor& visitor) {
   visitor.number("record/update_s", metrics.update_s);
   visitor.number("record/pipeline_s", metrics.pipeline_s);
   visitor.number("record/bytes_sent", metrics.bytes_sent);
-  // Older versions did not count them.
-  constexpr const char* kWide = "record/wide_differences";
-  if (!visitor.loads() || visitor.holds(kWide)) {
-    visitor.number(kWide, metrics.num_wide_differences);
-  }
+  visitor.number("record/wide_differences", metrics.num_wide_differences);
   visitor.number("record/last_wait_s", last_wait_s_);
   std::int64_t metrics_bytes = folder_ == nullptr ? 0 : folder_->metrics_bytes();
   visitor.number("record/metrics_bytes", metrics_bytes);

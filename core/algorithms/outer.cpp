@@ -128,7 +128,7 @@ class Outer : public Algorithm {
     if (!options_.streams) return;
     constexpr const char* kBuckets = "run/outer_buckets";
     auto num_buckets = static_cast<std::int64_t>(setup_.buckets.size());
-    // Older versions saved it for late averages only.
+    // A run whose averages did not stream has not saved it.
     if (!visitor.loads() || visitor.holds(kBuckets)) visitor.number(kBuckets, num_buckets);
     if (num_buckets == std::ssize(setup_.buckets)) return;
     // Other buckets have other turns, and what was under way fits none of them.

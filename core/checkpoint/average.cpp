@@ -88,13 +88,11 @@ const TensorEntry& same_tensor(const SafetensorsFile& file, const TensorEntry& f
                                "; states can be averaged only if all ranks have the same pieces"));
 }
 
-/// The ranks' weights in the mean of their parameters. Older versions saved only the masses of
-/// asynchronous ranks.
+/// The ranks' weights in the mean of their parameters.
 std::vector<double> weights_of(const std::vector<std::unique_ptr<SafetensorsFile>>& files) {
   std::vector<double> weights(files.size(), 1.0);
   for (std::size_t rank = 0; rank < files.size(); ++rank) {
     const TensorEntry* weight = files[rank]->find("run/model_weight");
-    if (weight == nullptr) weight = files[rank]->find("run/mass");
     if (weight != nullptr && weight->num_bytes() == sizeof(double)) {
       files[rank]->read(*weight, &weights[rank]);
     }

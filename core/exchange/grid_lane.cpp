@@ -52,12 +52,10 @@ std::optional<GridState> visit_grids(StateVisitor& visitor, std::span<const std:
     const std::string exponent = concat(name, "_grid");
     if (visitor.loads() && !visitor.holds(exponent)) continue;
     GridState state = own;
-    if (visitor.loads()) state.most_steps = GridState().most_steps;
     visitor.number(exponent, state.exponent);
     visitor.number(concat(name, "_vote"), state.vote);
     visitor.number(concat(name, "_largest_difference"), state.largest);
-    const std::string most_steps = concat(name, "_most_steps");
-    if (!visitor.loads() || visitor.holds(most_steps)) visitor.number(most_steps, state.most_steps);
+    visitor.number(concat(name, "_most_steps"), state.most_steps);
     found = found ? found->together(state) : state;
   }
   return found;

@@ -57,8 +57,7 @@ struct GridState {
   /// The largest difference that this rank has seen in the window. Infinite: one has left the range
   /// of its grid, or is not known.
   double largest = 0.0;
-  /// Codec::most_steps() of the codec; grids of another one have no use. Older versions did not
-  /// save it, and had one codec with grids.
+  /// Codec::most_steps() of the codec; grids of another codec have no use.
   std::int64_t most_steps = 127;
 
   [[nodiscard]] bool is_valid() const {

@@ -333,11 +333,10 @@ void BucketedModel::visit(StateVisitor& visitor, std::map<std::string, MemoryLay
   }
   skip_trial();
   visit_arrival_order(visitor);
-  // Older versions saved parameters in the order of their memory.
-  std::int64_t is_row_major = visitor.loads() && !visitor.holds(kRowMajorName) ? 0 : 1;
-  if (is_row_major != 0) visitor.number(kRowMajorName, is_row_major);
+  std::int64_t is_row_major = 1;
+  visitor.number(kRowMajorName, is_row_major);
   RowMajorVisitor rows(visitor, std::move(layouts));
-  pipeline_->visit(is_row_major != 0 ? rows : visitor);
+  pipeline_->visit(rows);
 }
 
 void BucketedModel::visit_arrival_order(StateVisitor& visitor) {

@@ -25,19 +25,11 @@ void Pipeline::visit(StateVisitor& visitor) {
   policy_.visit(visitor);
   // What has arrived belongs to the state before loading, so drop it.
   if (visitor.loads()) forget_arrived();
-  // Older versions did not switch.
-  constexpr const char* kFirstStep = "run/first_step";
-  if (!visitor.loads() || visitor.holds(kFirstStep)) {
-    visitor.number(kFirstStep, progress_.first_step);
-  }
+  visitor.number("run/first_step", progress_.first_step);
   if (visitor.loads()) check_progress();
-  // Older versions did not save it. Their runs follow a directed topology from its first round on.
-  constexpr const char* kWeight = "run/model_weight";
   double weight = model_weight();
-  if (!visitor.loads() || visitor.holds(kWeight)) {
-    visitor.number(kWeight, weight);
-    if (visitor.loads() && progress_.round() > 0) lanes_->resume(weight);
-  }
+  visitor.number("run/model_weight", weight);
+  if (visitor.loads() && progress_.round() > 0) lanes_->resume(weight);
   SharedStates* const shared = algorithm_->shared_states();
   for (Bucket& bucket : buckets_) {
     if (shared != nullptr) shared->gather(bucket);

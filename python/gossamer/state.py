@@ -165,7 +165,7 @@ class TrainingState:
     def _check_run(self, what: str, own: Mapping[str, Any], num_ranks: int | None = None) -> None:
         """Refuse, on all ranks, what another number of ranks or another step has left. Collective.
 
-        Older states say neither; the number of files then counts.
+        The command line program's states say neither; the number of files then counts.
         """
         if self._engine.has_started:
             # Asynchronous ranks may still wait for this one's letters.

@@ -378,7 +378,7 @@ TEST(Average, IsTheMeanThatPushSumPreserves) {
   }
 }
 
-TEST(Average, WeighsTheParametersOfAsynchronousRanksThatAnOlderVersionSaved) {
+TEST(Average, WeighsTheParametersByTheRanksWeights) {
   const Folder folder;
   const std::string path = folder.file("c");
   fs::create_directories(path);
@@ -390,6 +390,7 @@ TEST(Average, WeighsTheParametersOfAsynchronousRanksThatAnOlderVersionSaved) {
     double mass = masses[static_cast<std::size_t>(rank)];
     snapshot.block("w", block);
     snapshot.block("w/m", block);
+    snapshot.number("run/model_weight", mass);
     snapshot.number("run/mass", mass);
     static_cast<void>(snapshot.write(concat(path, "/", rank_file_name(rank))));
   }

@@ -29,9 +29,8 @@ if(GOSSAMER_TORCH)
 endif()
 install(TARGETS ${_targets} EXPORT gossamer-targets ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 
-# For the package's configuration. They were found in the folder of the program.
+# For the package's configuration. It was found in the folder of the program.
 if(GOSSAMER_TORCH)
-  find_package(Cairo QUIET)
   find_package(Jemalloc QUIET)
 endif()
 
@@ -50,5 +49,5 @@ write_basic_package_version_file("${CMAKE_BINARY_DIR}/gossamer-config-version.cm
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_BINARY_DIR}/gossamer-config.cmake"
               "${CMAKE_BINARY_DIR}/gossamer-config-version.cmake" cmake/FindLibTorch.cmake
-              cmake/FindCairo.cmake cmake/FindJemalloc.cmake
+              cmake/FindJemalloc.cmake
         DESTINATION "${_package}")

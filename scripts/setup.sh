@@ -126,7 +126,7 @@ find_missing_packages() {
   [[ -e /etc/ssl/certs/ca-certificates.crt || -n ${SSL_CERT_FILE:-} ]] || wanted+=(ca-certificates)
   [[ -n ${MPI_HOME:-} ]] || has mpicxx || wanted+=(openmpi-bin libopenmpi-dev)
   for entry in libcli11-dev:CLI/CLI.hpp libspdlog-dev:spdlog/spdlog.h \
-    libjemalloc-dev:jemalloc/jemalloc.h libcairo2-dev:cairo/cairo.h libspectra-dev:Spectra/GenEigsSolver.h \
+    libjemalloc-dev:jemalloc/jemalloc.h libspectra-dev:Spectra/GenEigsSolver.h \
     libyaml-cpp-dev:yaml-cpp/yaml.h nlohmann-json3-dev:nlohmann/json.hpp \
     libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h zlib1g-dev:zlib.h libcurl4-openssl-dev:curl/curl.h libssl-dev:openssl/evp.h libasio-dev:asio.hpp \
     libeigen3-dev:eigen3/Eigen/Core; do

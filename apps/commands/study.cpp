@@ -35,7 +35,7 @@ void print_table(const StudyOutcome& outcome) {
             << "and standard deviation over seeds, at the end of the runs\n"
             << "  every run is in " << outcome.folder << "/results.csv, this table in "
             << outcome.folder << "/table.md\n"
-            << "  plots: scripts/plot_study.py " << outcome.folder << std::endl;
+            << "  curves: gossamer report " << outcome.folder << "/*/" << std::endl;
 }
 
 int bench_topologies(const StudyArguments& arguments, const PlugIns& own) {
@@ -78,7 +78,7 @@ void add_study_command(CLI::App& bench, int& exit_code, const PlugIns& own) {
       "  gossamer bench topologies configs/study_mnist.yaml "
       "base.data.path=/where/it/is/t10k-images-idx3-ubyte.gz\n"
       "  gossamer bench topologies configs/study_glyphs.yaml --processes 4\n"
-      "Plots: scripts/plot_study.py runs/study_glyphs");
+      "Curves: gossamer report runs/study_glyphs/*/ -o study.html");
   command->callback(
       [arguments, &exit_code, &own] { exit_code = bench_topologies(*arguments, own); });
 }

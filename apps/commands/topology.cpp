@@ -1,5 +1,6 @@
 // gossamer topology list | show NAME | check FILE
 
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -9,7 +10,6 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/list.hpp"
-#include "apps/topology/topology_plot.hpp"
 #include "apps/topology/topology_report.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
@@ -18,6 +18,7 @@
 #include "comm/backends.hpp"
 #include "topology/registry.hpp"
 #include "topology/topology_file.hpp"
+#include "topology/topology_picture.hpp"
 #include "topology/verify.hpp"
 
 namespace gossamer::apps {
@@ -75,13 +76,25 @@ Options section_of(const std::string& name, const std::vector<std::string>& opti
   return own.options(std::move(root));
 }
 
+void draw(const Topology& topology, const World& world, const std::string& path) {
+  if (!path.ends_with(".svg")) {
+    throw ConfigError("command line", "--plot",
+                      concat(path, " is no picture, allowed: a name that ends with .svg"));
+  }
+  std::ofstream file(path);
+  file << topology_picture(topology, world.size);
+  if (!file.flush()) {
+    throw ConfigError("command line", "--plot", concat(path, " cannot be written"));
+  }
+}
+
 void show(const ShowArguments& arguments) {
   const World world = world_to_show(arguments);
   const Options section = section_of(arguments.name, arguments.options, arguments.own);
   const auto topology = read_topology(section, world);
   section.reject_unknown();
   if (!arguments.plot.empty()) {
-    plot_topology(*topology, world, arguments.plot);
+    draw(*topology, world, arguments.plot);
     if (!arguments.json) std::cout << "The rounds are drawn in " << arguments.plot << "\n";
   }
   std::optional<std::int64_t> rounds;
@@ -165,7 +178,7 @@ void add_show(CLI::App& command, int& exit_code, const PlugIns& own) {
       ->add_option("--rounds", arguments->rounds,
                    "How many rounds to list; as JSON all of a period when not given, otherwise 32")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
-  show_command->add_option("--plot", arguments->plot, "Draw the rounds into FILE.svg or FILE.png");
+  show_command->add_option("--plot", arguments->plot, "Draw the rounds into FILE.svg");
   show_command->add_flag("--json", arguments->json, "As JSON");
   show_command->footer(
       "Examples:\n"

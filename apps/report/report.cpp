@@ -11,14 +11,12 @@
 #include "apps/report/chart.hpp"
 #include "apps/report/members.hpp"
 #include "apps/report/timeline_picture.hpp"
-#include "apps/topology/topology_plot.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
-#include "base/whole_text.hpp"
 #include "base/yaml.hpp"
-#include "core/checkpoint/whole_file.hpp"
 #include "topology/registry.hpp"
+#include "topology/topology_picture.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -361,11 +359,10 @@ std::string topology_of(const RunRecord& run, const PlugIns& own) {
     if (!path.empty() && !std::filesystem::is_regular_file(path, failure)) {
       throw ConfigError("it is no regular file");
     }
-    const TemporaryFile file(".svg");
     const Options config = own.options(read_yaml_file(run.path + "/config.yaml"));
-    plot_topology(*read_topology(config.section("topology"), world, "ring"), world, file.path());
+    const auto topology = read_topology(config.section("topology"), world, "ring");
     html += concat("<p><img alt=\"rounds of the topology\" src=\"data:image/svg+xml;base64,",
-                   in_base64(whole_text(file.path()).value_or("")), "\"></p>\n");
+                   in_base64(topology_picture(*topology, world.size)), "\"></p>\n");
   } catch (const std::exception& error) {
     const std::string why =
         path.empty() ? error.what() : concat(path, " does not hold a topology that can be drawn");

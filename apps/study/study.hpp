@@ -6,7 +6,7 @@
 // the timeout for peers, and how ranks reach one another. A run that was under way begins anew.
 //
 // After every run, rank 0 writes results.csv (one row per run) and table.md (mean and deviation
-// over seeds) beside the runs' folders. scripts/plot_study.py draws from them.
+// over seeds) beside the runs' folders.
 
 #include <cstdint>
 #include <string>

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,26 @@ import numpy.typing as npt
 
 from . import _core
 from .own_topologies import AnyTopology, World, engine_text
-from .plots import Plot, plot_rounds
 
 __all__ = ["Topology", "topology", "topology_names"]
+
+
+class Plot:
+    """A picture that a notebook shows."""
+
+    def __init__(self, svg: str) -> None:
+        self.svg = svg
+        """The picture's text."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the picture into an SVG file."""
+        Path(path).write_text(self.svg, encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __str__(self) -> str:
+        return self.svg
 
 
 class Topology:
@@ -108,13 +127,7 @@ class Topology:
         ConfigError
             For more than 512 ranks, of which nothing could be seen.
         """
-        numbers = range(min(self.period or 8, 16)) if k is None else [k]
-        repeats = f"period {self.period}" if self.period else "never repeats"
-        return plot_rounds(
-            self.world_size,
-            f"{self.name}, {self.world_size} ranks, {repeats}",
-            {i: self._core.flat_round(i)[:2] for i in numbers},
-        )
+        return Plot(self._core.picture(k))
 
     def __repr__(self) -> str:
         return f"<topology {self.name} of {self.world_size} ranks>"

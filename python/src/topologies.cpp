@@ -2,7 +2,9 @@
 
 #include "python/src/options.hpp"
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -16,6 +18,7 @@
 
 #include "topology/registry.hpp"
 #include "topology/spectrum.hpp"
+#include "topology/topology_picture.hpp"
 
 namespace gossamer::python {
 namespace {
@@ -80,11 +83,11 @@ void add_topologies(nb::module_& module) {
           },
           "k"_a)
       .def(
-          "flat_round",
-          [](const WorldTopology& made, std::int64_t k) {
-            return parts_of(flat_round(made.topology->round(k), made.world_size));
+          "picture",
+          [](const WorldTopology& made, std::optional<std::int64_t> k) {
+            return topology_picture(*made.topology, made.world_size, k);
           },
-          "k"_a)
+          "k"_a.none())
       .def("speed", &speed_of, Free())
       .def(
           "rounds_to",

@@ -98,7 +98,7 @@ class CommError : public std::runtime_error {
 };
 
 /// A peer is lost, or the members of the run change, and the run can go on with the others
-/// (Communicator::renew()).
+/// (Elastic::reconfigure()).
 class PeerLost : public CommError {
  public:
   /// `is_own`: this rank itself has lost the peers that the context names. Otherwise another rank

@@ -79,7 +79,7 @@ const BackendEntry& find_backend(std::string_view name) {
 std::string why_not(const LaunchOptions& options, const Sessions& sessions) {
   const int size = sessions.front()->world().size;
   // Some may have died already, and others go on.
-  if (sessions.front()->communicator().renews()) return "";
+  if (sessions.front()->communicator().is_elastic()) return "";
   if (options.fault.injector) {
     return "faults are injected into runs that go on without ranks, allowed: the backends threads "
            "and tcp with FaultOptions::survives";
@@ -122,7 +122,7 @@ End stay(Session& session, const RankBody& body) {
 }
 
 int run(Sessions sessions, const RankBody& body) {
-  const bool survives = sessions.front()->communicator().renews();
+  const bool survives = sessions.front()->communicator().is_elastic();
   std::vector<End> ends(sessions.size());
   // A rank's session goes on the rank's thread.
   const auto run_one = [&](std::size_t place) {

@@ -40,13 +40,12 @@
 //
 // Thread safety: one thread uses a communicator and all communicators split from it.
 // Errors: CommError. After one the communicator is unusable and the rank is expected to leave,
-// except after a PeerLost, where renew() follows.
+// except after a PeerLost, where Elastic::reconfigure() follows.
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,6 +95,54 @@ struct Incoming {
   Block block = {};
 };
 
+/// The memory that members of a communicator share with the members on the same host, and counters
+/// in it by which they signal one another.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  /// Collective. Gives every member `bytes` > 0 bytes of zeros, which members on the same host can
+  /// read. Returns the parts of all members; a part is empty where this member cannot reach it.
+  /// The members fall into groups: all members of a group reach one another, and no other member. A
+  /// part stays while one holds it.
+  virtual std::vector<Buffer> allocate(std::int64_t bytes) = 0;
+  /// The members on this member's host, itself included.
+  [[nodiscard]] virtual std::int64_t num_on_host() const = 0;
+  /// Raises this member's counter, which lies in memory of allocate(), for all that wait for it.
+  virtual void signal(Counter& counter, std::uint64_t value) {
+    counter.store(value, std::memory_order_release);
+  }
+  /// Waits until their owners have raised the counters, which lie in memory of allocate(). The
+  /// context's owner keeps this memory alive.
+  virtual Request wait_signals(std::vector<Awaited> awaited, OpContext context) = 0;
+};
+
+/// A world of a run whose members change.
+struct Membership {
+  World world = {};
+  /// The largest number of steps that a member had made when this world began.
+  std::int64_t step = 0;
+  /// Counts the worlds of a run from 0.
+  std::int64_t epoch = 0;
+  /// The members by their ranks. A run gives each number once.
+  std::vector<std::int64_t> members = {};
+};
+
+/// The membership of a run whose ranks may be lost, and which others may join.
+class Elastic {
+ public:
+  virtual ~Elastic() = default;
+  /// The present world.
+  [[nodiscard]] virtual Membership membership() const = 0;
+  /// Whether processes that ask this rank to join are let in from now on, which disturbs the
+  /// operations of all ranks. Otherwise they wait. At first no process is let in.
+  virtual void admit(bool admits) = 0;
+  /// Collective of the ranks that are left. Ends the world of the communicator, and begins one
+  /// without the ranks that are lost. Communicators split from it, and its parts, belong to the old
+  /// world: their operations fail. `step`: the steps that this rank has made. Throws CommError when
+  /// this rank has to leave.
+  virtual Membership reconfigure(std::int64_t step) = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -117,13 +164,9 @@ class Communicator {
                                           std::vector<Incoming> incoming, OpContext context) = 0;
   /// Sends `letter` to `peer`, which takes it by receive(). The letters from one member to another
   /// that have the same `tag`, 0 to kNumTags - 1, arrive in the order in which they were sent.
-  virtual Request send(int /*peer*/, int /*tag*/, ConstBlock /*letter*/, OpContext /*context*/) {
-    throw std::logic_error("send: this communicator carries no letters");
-  }
+  virtual Request send(int peer, int tag, ConstBlock letter, OpContext context) = 0;
   /// Receives the next letter from `peer` with this tag. It has as many elements as `letter`.
-  virtual Request receive(int /*peer*/, int /*tag*/, Block /*letter*/, OpContext /*context*/) {
-    throw std::logic_error("receive: this communicator carries no letters");
-  }
+  virtual Request receive(int peer, int tag, Block letter, OpContext context) = 0;
   static constexpr int kNumTags = 8;
   /// receive = sum of all members' `send`, self included; float32, float64 or int64.
   virtual Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) = 0;
@@ -141,24 +184,9 @@ class Communicator {
                                         std::int64_t /*num_blocks*/) {
     return nullptr;
   }
-  /// Collective. Gives every member `bytes` > 0 bytes of zeros, which members on the same host can
-  /// read. Returns the parts of all members; a part is empty where this member cannot reach it.
-  /// The members fall into groups: all members of a group reach one another, and no other member. A
-  /// part stays while one holds it. No part is reached where a backend has no such memory.
-  virtual std::vector<Buffer> share(std::int64_t /*bytes*/) {
-    return std::vector<Buffer>(static_cast<std::size_t>(size()));
-  }
-  /// The members on this member's host, itself included; 1 where a backend shares no memory.
-  [[nodiscard]] virtual std::int64_t num_on_host() const { return 1; }
-  /// Raises this member's counter, which lies in memory of share(), for all that await it.
-  virtual void raise(Counter& counter, std::uint64_t value) {
-    counter.store(value, std::memory_order_release);
-  }
-  /// Waits until their owners have raised the counters, which lie in memory of share(). The
-  /// context's owner keeps this memory alive.
-  virtual Request await(std::vector<Awaited> /*awaited*/, OpContext /*context*/) {
-    throw std::logic_error("await: this communicator shares no memory");
-  }
+  /// Memory that members on the same host share; null where the backend has none. All members have
+  /// it, or none. Lives as long as the communicator.
+  virtual SharedMemory* shared_memory() { return nullptr; }
   /// Returns the texts of all members, in rank order. Blocks until all have come.
   virtual std::vector<std::string> all_gather(std::string text) = 0;
   /// Throws if communication is known to have ended: an operation has failed, or another rank has.
@@ -182,33 +210,10 @@ class Communicator {
   Communicator& twin(std::string_view use);
   /// The number of parts that this member is in.
   [[nodiscard]] std::int64_t num_parts() const;
-  /// Whether ranks may be lost while the others go on: operations then fail with PeerLost, and
-  /// renew() makes the communicator work again.
-  [[nodiscard]] virtual bool renews() const { return false; }
-  /// A world of a run whose members change.
-  struct Membership {
-    World world = {};
-    /// The largest number of steps that a member had made when this world began.
-    std::int64_t step = 0;
-    /// Counts the worlds of a run from 0.
-    std::int64_t epoch = 0;
-    /// The members by their ranks. A run gives each number once.
-    std::vector<std::int64_t> members = {};
-  };
-  /// The present world, where renews().
-  [[nodiscard]] virtual Membership membership() const {
-    throw std::logic_error("membership: ranks of this communicator begin and end together");
-  }
-  /// Where renews(): whether processes that ask this rank to join are let in from now on, which
-  /// disturbs the operations of all ranks. Otherwise they wait. At first no process is let in.
-  virtual void admit(bool /*admits*/) {}
-  /// Collective of those that are left. Ends the world of this communicator, and begins one without
-  /// the ranks that are lost. Communicators split from it, and its parts, belong to the old world:
-  /// their operations fail. `step`: the steps that this rank has made. Throws CommError when this
-  /// rank has to leave.
-  virtual Membership renew(std::int64_t /*step*/) {
-    throw std::logic_error("renew: ranks of this communicator begin and end together");
-  }
+  /// The membership of ranks that may be lost while the others go on; operations then fail with
+  /// PeerLost. Null where the ranks begin and end together. Lives as long as the communicator.
+  virtual Elastic* elastic() { return nullptr; }
+  [[nodiscard]] bool is_elastic() { return elastic() != nullptr; }
   /// Collective. Releases, in good order, what this communicator and those split from it hold in a
   /// library such as NCCL. No other call on them may follow. Only for a rank that leaves without an
   /// error. After an error a rank leaves without this call, and the destructor gives everything up

@@ -13,7 +13,7 @@
 
 namespace gossamer {
 
-class ForwardingCommunicator : public Communicator {
+class ForwardingCommunicator : public Communicator, protected SharedMemory, protected Elastic {
  public:
   /// `inner` outlives this.
   explicit ForwardingCommunicator(Communicator& inner) : inner_(&inner) {}
@@ -52,30 +52,41 @@ class ForwardingCommunicator : public Communicator {
   std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
     return inner_->reserve(numel, dtype, num_blocks);
   }
-  std::vector<Buffer> share(std::int64_t bytes) override { return inner_->share(bytes); }
-  [[nodiscard]] std::int64_t num_on_host() const override { return inner_->num_on_host(); }
-  void raise(Counter& counter, std::uint64_t value) override { inner_->raise(counter, value); }
-  Request await(std::vector<Awaited> awaited, OpContext context) override {
-    return inner_->await(std::move(awaited), std::move(context));
-  }
+  SharedMemory* shared_memory() override { return inner_->shared_memory() ? this : nullptr; }
   std::vector<std::string> all_gather(std::string text) override {
     return inner_->all_gather(std::move(text));
   }
   void check() override { inner_->check(); }
   [[nodiscard]] double worker_cpu_s() override { return inner_->worker_cpu_s(); }
   void barrier() override { inner_->barrier(); }
-  [[nodiscard]] bool renews() const override { return inner_->renews(); }
-  [[nodiscard]] Membership membership() const override { return inner_->membership(); }
-  void admit(bool admits) override { inner_->admit(admits); }
-  Membership renew(std::int64_t step) override {
-    drop_parts();
-    return inner_->renew(step);
-  }
+  Elastic* elastic() override { return inner_->elastic() ? this : nullptr; }
   void close() override { inner_->close(); }
   std::unique_ptr<Communicator> split(int color) override { return inner_->split(color); }
 
  protected:
   void set_inner(Communicator& inner) { inner_ = &inner; }
+
+  // Where the other communicator has shared memory.
+  std::vector<Buffer> allocate(std::int64_t bytes) override {
+    return inner_->shared_memory()->allocate(bytes);
+  }
+  [[nodiscard]] std::int64_t num_on_host() const override {
+    return inner_->shared_memory()->num_on_host();
+  }
+  void signal(Counter& counter, std::uint64_t value) override {
+    inner_->shared_memory()->signal(counter, value);
+  }
+  Request wait_signals(std::vector<Awaited> awaited, OpContext context) override {
+    return inner_->shared_memory()->wait_signals(std::move(awaited), std::move(context));
+  }
+
+  // Where the other communicator is elastic.
+  [[nodiscard]] Membership membership() const override { return inner_->elastic()->membership(); }
+  void admit(bool admits) override { inner_->elastic()->admit(admits); }
+  Membership reconfigure(std::int64_t step) override {
+    drop_parts();
+    return inner_->elastic()->reconfigure(step);
+  }
 
  private:
   Communicator* inner_;

@@ -53,7 +53,7 @@ struct MeetingOptions {
 
 /// What becomes of a run when ranks die.
 struct FaultOptions {
-  /// True: the others go on without them (Communicator::renew()). Under MPI they cannot.
+  /// True: the others go on without them (Elastic::reconfigure()). Under MPI they cannot.
   bool survives = false;
   /// How many ranks must be left at least, and more than half of those before.
   std::int64_t min_ranks = 0;

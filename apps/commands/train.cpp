@@ -196,7 +196,8 @@ class TrainRun {
 
   void run(Communicator& communicator, const World& world) {
     // Ranks may be lost before the first step.
-    const bool has_changed = communicator.renews() && communicator.membership().epoch > 0;
+    const bool has_changed =
+        communicator.is_elastic() && communicator.elastic()->membership().epoch > 0;
     RunConfig config = jointly(communicator, [&] {
       RunConfig read = read_config(world, has_changed);
       // Before anything that takes long.

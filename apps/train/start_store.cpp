@@ -28,7 +28,7 @@ int launch_met(const Start& start, LaunchOptions options, bool serves, const Ran
   options.meeting = start.meeting;
   options.fault.joins = start.joins;
   return launch("tcp", options, [&](Communicator& communicator, const World& world) {
-    if (communicator.renews() && serves) {
+    if (communicator.is_elastic() && serves) {
       Logger(LogLevel::kWarning, concat("rank ", world.rank))
           .warning(concat("this process serves the place where ranks meet: if it dies, the next "
                           "death ends the run. To prevent it, start gossamer rendezvous ",
@@ -36,9 +36,9 @@ int launch_met(const Start& start, LaunchOptions options, bool serves, const Ran
                           " before the ranks, or meet in etcd or in a folder"));
     }
     // Ranks that may be lost need the store as long as they run.
-    if (!communicator.renews()) end_meeting(start, world.rank, serves);
+    if (!communicator.is_elastic()) end_meeting(start, world.rank, serves);
     const int code = body(communicator, world);
-    if (communicator.renews() && world.rank == 0) remove_store(start);
+    if (communicator.is_elastic() && world.rank == 0) remove_store(start);
     return code;
   });
 }

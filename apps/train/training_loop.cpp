@@ -281,13 +281,14 @@ void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& che
   try {
     has_joined_ = setup_.joins;
     if (has_joined_) {
-      survive([this] { enter(setup_.communicator.membership()); });
+      survive([this] { enter(setup_.communicator.elastic()->membership()); });
     } else {
-      if (setup_.communicator.renews()) membership_ = setup_.communicator.membership();
+      if (setup_.communicator.is_elastic())
+        membership_ = setup_.communicator.elastic()->membership();
       told_members_ = membership_.members;
       // Before another rank may have to go on with the folder. restore() begins where a run
       // continues.
-      if (setup_.communicator.renews() && folder_ != nullptr && checkpoint.empty())
+      if (setup_.communicator.is_elastic() && folder_ != nullptr && checkpoint.empty())
         folder_->begin();
       hear_of_folder();
       open_checkpoints();
@@ -304,7 +305,7 @@ void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& che
     progress_.end_line();
     // If the others have gone on without this rank, the folder is theirs.
     const bool is_theirs =
-        setup_.communicator.renews() && exit_code_of(error) == ExitCode::kPreempted;
+        setup_.communicator.is_elastic() && exit_code_of(error) == ExitCode::kPreempted;
     if (!is_theirs) write_failure(error);
     throw;
   }
@@ -349,7 +350,7 @@ bool TrainingLoop::is_at_end() const {
 }
 
 void TrainingLoop::train_in_step() {
-  if (setup_.communicator.renews()) {
+  if (setup_.communicator.is_elastic()) {
     // Once, because ranks that have recovered are all here. A rank that has joined finds them here.
     if (!has_joined_) survive([this] { setup_.communicator.barrier(); });
     // Records of the run before it was resumed may be of other members.
@@ -376,11 +377,11 @@ void TrainingLoop::end() {
                               ", ", num_worse_, " evaluations ago (train.patience)"));
   }
   if (meetings_) meetings_->leave();
-  setup_.communicator.admit(false);
+  admit(false);
   finish();
   is_saved_ = true;
   // A rank that has not heard that all is saved would ask ranks that have left.
-  if (setup_.communicator.renews()) setup_.communicator.barrier();
+  if (setup_.communicator.is_elastic()) setup_.communicator.barrier();
   has_ended_ = true;
 }
 

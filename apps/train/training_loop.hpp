@@ -66,7 +66,7 @@ class TrainingLoop {
     bool reshapes = false;
     /// Things that went wrong before the loop, for status.json.
     std::vector<std::string> faults = {};
-    /// True: this rank joins others that train (Communicator::renews()). The constructor is not
+    /// True: this rank joins others that train (Communicator::is_elastic()). The constructor is not
     /// collective then.
     bool joins = false;
     /// The command that continues a run of so many ranks. `resume` is `gossamer train --resume
@@ -194,10 +194,12 @@ class TrainingLoop {
   void go_on(const PeerLost& lost);
   /// Makes the steps alone that this rank lacks.
   void catch_up(std::int64_t step);
+  /// Whether processes that ask to join are let in from now on, where the run is elastic.
+  void admit(bool admits);
   /// Collective. All ranks go on in this world. May be repeated after a PeerLost.
-  void enter(const Communicator::Membership& membership);
+  void enter(const Membership& membership);
   /// Collective: the ranks learn from rank 0 how the run has gone so far.
-  void introduce(const Communicator::Membership& membership);
+  void introduce(const Membership& membership);
   /// Collective. What the ranks have in common becomes rank 0's.
   void follow_first_rank(std::int64_t step);
   void visit_common(StateVisitor& visitor);
@@ -372,7 +374,7 @@ class TrainingLoop {
   /// folder_path_ is known.
   std::string folder_writer_;
   /// The present world, where ranks may be lost. Without members: training has not begun.
-  Communicator::Membership membership_;
+  Membership membership_;
   /// The members of the world that last went on, and what changed when it did; null: no change so
   /// far.
   std::vector<std::int64_t> told_members_;

@@ -101,7 +101,7 @@ Evaluation TrainingLoop::evaluate() {
   if (meetings_) meetings_->leave();
   num_scored_ = 0;
   // Until it is over (admit_others()): it would begin anew.
-  setup_.communicator.admit(false);
+  admit(false);
   try {
     const Evaluation result = score_models();
     if (meetings_) meetings_->leave();

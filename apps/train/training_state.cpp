@@ -98,7 +98,7 @@ void TrainingLoop::visit(StateVisitor& visitor) {
   double elapsed = elapsed_s();
   visitor.number("record/elapsed_s", elapsed);
   constexpr const char* kRecovery = "record/recovery_s";
-  if (visitor.loads() ? visitor.holds(kRecovery) : setup_.communicator.renews()) {
+  if (visitor.loads() ? visitor.holds(kRecovery) : setup_.communicator.is_elastic()) {
     visitor.number(kRecovery, recovery_s_);
   }
   visitor.number("record/window_s", window_.seconds);
@@ -193,7 +193,7 @@ void TrainingLoop::keep_reshaped() {
 void TrainingLoop::start_checkpoint() {
   const TimelineScope span(timeline_.get(), {.what = "checkpoint"});
   // Until it is written (admit_others()): it would begin anew.
-  setup_.communicator.admit(false);
+  admit(false);
   last_checkpoint_ = Clock::now();
   owes_checkpoint_ = false;
   // Before any rank can write a file there.
@@ -282,7 +282,7 @@ void TrainingLoop::act_upon(const Meetings::News& news) {
 
 void TrainingLoop::stop(const Meetings::News& news) {
   signals_ = news;
-  setup_.communicator.admit(false);
+  admit(false);
   meetings_->leave();
   const auto [name, code] = news.terminate > 0   ? std::pair("SIGTERM", ExitCode::kTerminated)
                             : news.hang_up > 0   ? std::pair("SIGHUP", ExitCode::kTerminated)
@@ -309,9 +309,9 @@ void TrainingLoop::stop(const Meetings::News& news) {
 
 void TrainingLoop::leave_with(const Stop& stop) {
   stopped_ = stop;
-  setup_.communicator.admit(false);
+  admit(false);
   // Where a rank is lost before, those that are left go on and come here again.
-  if (setup_.communicator.renews()) setup_.communicator.barrier();
+  if (setup_.communicator.is_elastic()) setup_.communicator.barrier();
   leave_now();
 }
 

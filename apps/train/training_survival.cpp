@@ -31,7 +31,7 @@ void TrainingLoop::survive(const std::function<void()>& part) {
     part();
     last_part_ = Clock::now();
   } catch (const PeerLost& lost) {
-    if (!setup_.communicator.renews()) throw;
+    if (!setup_.communicator.is_elastic()) throw;
     recover(lost);
   }
 }
@@ -57,7 +57,7 @@ void TrainingLoop::go_on(const PeerLost& lost) {
     try {
       const TimelineScope scope(timeline_.get(), {.what = "members"});
       model_.detach();
-      const Communicator::Membership membership = device_.communicator().renew(steps_.own());
+      const Membership membership = device_.communicator().elastic()->reconfigure(steps_.own());
       catch_up(membership.step);
       enter(membership);
       is_done = true;
@@ -81,7 +81,7 @@ void TrainingLoop::catch_up(std::int64_t step) {
   }
 }
 
-void TrainingLoop::enter(const Communicator::Membership& membership) {
+void TrainingLoop::enter(const Membership& membership) {
   membership_ = membership;
   setup_.world = membership.world;
   setup_.logger = Logger(config_.log_level, concat("rank ", membership.world.rank));
@@ -111,8 +111,12 @@ void TrainingLoop::enter(const Communicator::Membership& membership) {
   setup_.joins = false;
 }
 
+void TrainingLoop::admit(bool admits) {
+  if (Elastic* const elastic = setup_.communicator.elastic()) elastic->admit(admits);
+}
+
 void TrainingLoop::admit_others() {
-  if (!checkpointer_ || !checkpointer_->under_way()) setup_.communicator.admit(true);
+  if (!checkpointer_ || !checkpointer_->under_way()) admit(true);
 }
 
 std::string TrainingLoop::description() const {
@@ -122,7 +126,7 @@ std::string TrainingLoop::description() const {
   return text + model_.core()->description();
 }
 
-void TrainingLoop::introduce(const Communicator::Membership& membership) {
+void TrainingLoop::introduce(const Membership& membership) {
   Json mine = {{"joins", setup_.joins}, {"saved", is_saved_}, {"stopped", stopped_.has_value()}};
   if (setup_.world.rank == 0) {
     mine["total_steps"] = steps_.total();

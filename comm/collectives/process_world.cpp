@@ -50,7 +50,7 @@ std::vector<bool> ProcessCommunicator::who_is_near() const {
   return is_near;
 }
 
-std::vector<Buffer> ProcessCommunicator::share(std::int64_t bytes) {
+std::vector<Buffer> ProcessCommunicator::allocate(std::int64_t bytes) {
   return share_between_processes(*this, bytes, who_is_near());
 }
 

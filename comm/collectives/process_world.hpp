@@ -21,12 +21,13 @@ World world_on(std::span<const int> hosts, int rank, const LaunchOptions& option
                const Logger& logger);
 
 /// A communicator that knows the host of every rank.
-class ProcessCommunicator : public Communicator {
+class ProcessCommunicator : public Communicator, protected SharedMemory {
  public:
-  std::vector<Buffer> share(std::int64_t bytes) override;
-  [[nodiscard]] std::int64_t num_on_host() const override;
+  SharedMemory* shared_memory() override { return this; }
 
  protected:
+  std::vector<Buffer> allocate(std::int64_t bytes) override;
+  [[nodiscard]] std::int64_t num_on_host() const override;
   /// The host of every world rank, as a number (placement.hpp).
   [[nodiscard]] virtual const std::vector<int>& hosts() const = 0;
 

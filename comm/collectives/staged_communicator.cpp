@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "comm/forwarding_communicator.hpp"
 #include "comm/preconditions.hpp"
 
 namespace gossamer {
@@ -76,22 +77,26 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   std::map<std::int64_t, Count> counts_;
 };
 
-class StagedCommunicator : public Communicator {
+class StagedCommunicator : public ForwardingCommunicator {
  public:
   StagedCommunicator(Communicator& host, std::shared_ptr<Stream> stream,
                      const StagingOptions& options)
-      : host_(host), stream_(std::move(stream)), options_(options) {}
+      : ForwardingCommunicator(host), host_(host), stream_(std::move(stream)), options_(options) {}
   StagedCommunicator(std::unique_ptr<Communicator> host, const StagedCommunicator& parent)
-      : owned_(std::move(host)),
+      : ForwardingCommunicator(*host),
+        owned_(std::move(host)),
         host_(*owned_),
         stream_(parent.stream_),
         options_(parent.options_),
         pool_(parent.pool_) {}
 
-  [[nodiscard]] int rank() const override { return host_.rank(); }
-  [[nodiscard]] int size() const override { return host_.size(); }
-  [[nodiscard]] const std::vector<int>& world_ranks() const override { return host_.world_ranks(); }
   [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return stream_; }
+  [[nodiscard]] bool takes_device_memory() const override { return false; }
+  /// A device's communicator shares no memory of the host, and ends with its world.
+  SharedMemory* shared_memory() override { return nullptr; }
+  Elastic* elastic() override { return nullptr; }
+  void connect() override {}
+  void close() override {}
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     if (is_on_host(send)) return host_.exchange(peer, send, receive, std::move(context));
@@ -180,12 +185,6 @@ class StagedCommunicator : public Communicator {
               for (const auto& [bytes, pieces] : num_pieces) pool->release(bytes, pieces * count);
             }};
   }
-  std::vector<std::string> all_gather(std::string text) override {
-    return host_.all_gather(std::move(text));
-  }
-  void barrier() override { host_.barrier(); }
-  void check() override { host_.check(); }
-  [[nodiscard]] double worker_cpu_s() override { return host_.worker_cpu_s(); }
   std::unique_ptr<Communicator> split(int color) override {
     std::unique_ptr<Communicator> part = host_.split(color);
     if (part == nullptr) return nullptr;

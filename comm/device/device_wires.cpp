@@ -167,7 +167,7 @@ DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& s
   if (device.type == DeviceType::kCpu) {
     // Where ranks may be lost all of them are on processors, and a rank that joins meets no other
     // rank here.
-    if (host_.size() > 1 && !host_.renews()) {
+    if (host_.size() > 1 && !host_.is_elastic()) {
       static_cast<void>(share_gpus(choice.share, gather_places(host_, device)));
     }
     return;

@@ -88,14 +88,14 @@ class FaultyCommunicator : public ForwardingCommunicator {
     strike(others(), context);
     return ForwardingCommunicator::broadcast(block, root, std::move(context));
   }
-  Request await(std::vector<Awaited> awaited, OpContext context) override {
+  Request wait_signals(std::vector<Awaited> awaited, OpContext context) override {
     std::vector<int> owners;
     for (const Awaited& one : awaited) owners.push_back(one.peer);
     strike(owners, context);
-    return ForwardingCommunicator::await(std::move(awaited), std::move(context));
+    return ForwardingCommunicator::wait_signals(std::move(awaited), std::move(context));
   }
-  std::vector<Buffer> share(std::int64_t bytes) override {
-    return within("share", [&] { return ForwardingCommunicator::share(bytes); });
+  std::vector<Buffer> allocate(std::int64_t bytes) override {
+    return within("share", [&] { return ForwardingCommunicator::allocate(bytes); });
   }
   std::vector<std::string> all_gather(std::string text) override {
     return within("gather", [&] { return ForwardingCommunicator::all_gather(std::move(text)); });
@@ -149,7 +149,7 @@ class FaultyCommunicator : public ForwardingCommunicator {
       for (const Fault& fault : injector_->strike(struck, moment)) {
         OpContext context{.label = struck.label};
         put(fault, context);
-        ForwardingCommunicator::await({}, std::move(context)).wait();
+        ForwardingCommunicator::wait_signals({}, std::move(context)).wait();
       }
     };
     meet(Moment::kBefore);

@@ -34,7 +34,8 @@ struct Fault {
     kSlow,
     /// The operation never starts, so nothing of it reaches a peer. Neither this rank's operation
     /// nor those of its peers end, until one of them is over its timeout, or the epoch ends. Later
-    /// operations of the same communicator may have to wait for it. For runs that go on (renew()).
+    /// operations of the same communicator may have to wait for it. For runs that go on
+    /// (reconfigure()).
     kDrop,
     /// The operations of this rank end with PeerLost, although no rank is lost. The error names
     /// `peer` as the lost rank.
@@ -45,7 +46,7 @@ struct Fault {
   Kind kind = Kind::kFail;
   /// kAfter: when the operation has ended, and before the caller knows. Not for kDrop.
   Moment moment = Moment::kBefore;
-  /// The member whose operations are struck, by its id (Communicator::Membership). A rank that
+  /// The member whose operations are struck, by its id (Membership). A rank that
   /// begins a run has its rank as id.
   std::int64_t member = 0;
   /// The operations that fit: OpLabel::what, or barrier, gather, split or share. Empty: all.

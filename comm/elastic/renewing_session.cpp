@@ -74,18 +74,19 @@ class RenewingSession : public Session {
    public:
     explicit Renewing(RenewingSession& session)
         : ForwardingCommunicator(session.wire()), session_(session) {}
-    [[nodiscard]] bool renews() const override { return true; }
-    [[nodiscard]] Membership membership() const override { return session_.membership(); }
-    void admit(bool admits) override { session_.participant_->admit(admits); }
-    Membership renew(std::int64_t step) override {
-      drop_parts();
-      session_.renew(step);
-      return session_.membership();
-    }
+    Elastic* elastic() override { return this; }
     /// The world has a session of its own.
     void follow() { set_inner(session_.wire()); }
 
    private:
+    [[nodiscard]] Membership membership() const override { return session_.membership(); }
+    void admit(bool admits) override { session_.participant_->admit(admits); }
+    Membership reconfigure(std::int64_t step) override {
+      drop_parts();
+      session_.renew(step);
+      return session_.membership();
+    }
+
     RenewingSession& session_;
   };
 
@@ -218,9 +219,9 @@ class RenewingSession : public Session {
     enter_world(step);
   }
 
-  [[nodiscard]] Communicator::Membership membership() const {
+  [[nodiscard]] Membership membership() const {
     const Epoch& epoch = participant_->epoch();
-    Communicator::Membership membership{
+    Membership membership{
         .world = world_, .step = epoch.step, .epoch = epoch.number, .members = {}};
     for (const membership::Member& member : epoch.members) {
       membership.members.push_back(member.id);

@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/forwarding_communicator.hpp"
 
 namespace gossamer {
 namespace {
@@ -16,19 +17,20 @@ namespace {
 /// After so many failures in a row it is known that a world's communicator does not work.
 constexpr int kMostFailures = 3;
 
-class RenewingWires : public Communicator {
+class RenewingWires : public ForwardingCommunicator {
  public:
   RenewingWires(Communicator& host, std::shared_ptr<Stream> stream, MakeWires make,
                 double sound_life_s)
-      : host_(host),
+      : ForwardingCommunicator(host),
+        host_(host),
         stream_(std::move(stream)),
         make_(std::move(make)),
         sound_life_s_(sound_life_s) {}
 
-  [[nodiscard]] int rank() const override { return host_.rank(); }
-  [[nodiscard]] int size() const override { return host_.size(); }
-  [[nodiscard]] const std::vector<int>& world_ranks() const override { return host_.world_ranks(); }
   [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return stream_; }
+  [[nodiscard]] bool takes_device_memory() const override { return false; }
+  /// A device's communicator shares no memory of the host.
+  SharedMemory* shared_memory() override { return nullptr; }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     return way_of(send).exchange(peer, send, receive, std::move(context));
@@ -58,41 +60,14 @@ class RenewingWires : public Communicator {
   std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
     return wires_ ? wires_->reserve(numel, dtype, num_blocks) : nullptr;
   }
-  std::vector<std::string> all_gather(std::string text) override {
-    return host_.all_gather(std::move(text));
-  }
   void check() override {
     host_.check();
-    // renew() does not take them away meanwhile.
+    // reconfigure() does not take them away meanwhile.
     const std::lock_guard lock(mutex_);
     if (start_failure_) std::rethrow_exception(start_failure_);
     if (wires_) wires_->check();
   }
-  [[nodiscard]] double worker_cpu_s() override { return host_.worker_cpu_s(); }
-  void barrier() override { host_.barrier(); }
   std::unique_ptr<Communicator> split(int color) override { return wires().split(color); }
-  [[nodiscard]] bool renews() const override { return true; }
-  [[nodiscard]] Membership membership() const override { return host_.membership(); }
-
-  void admit(bool admits) override { host_.admit(admits); }
-  Membership renew(std::int64_t step) override {
-    std::string failure = own_failure();
-    const std::chrono::duration<double> lived = Clock::now() - made_;
-    if (wires_ && lived.count() > sound_life_s_) num_failures_ = 0;
-    drop_parts();
-    set(nullptr, nullptr);
-    // What was aborted reads its blocks no more.
-    stream_->synchronize();
-    const std::vector<std::int64_t> before = host_.membership().members;
-    Membership membership = host_.renew(step);
-    // The device's communicator may notice first that a rank is gone.
-    if (!failure.empty() && membership.members == before) {
-      ++num_failures_;
-      flaw_ = std::move(failure);
-    }
-    return membership;
-  }
-
   void close() override {
     if (!wires_) return;
     try {
@@ -104,6 +79,24 @@ class RenewingWires : public Communicator {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  Membership reconfigure(std::int64_t step) override {
+    std::string failure = own_failure();
+    const std::chrono::duration<double> lived = Clock::now() - made_;
+    if (wires_ && lived.count() > sound_life_s_) num_failures_ = 0;
+    drop_parts();
+    set(nullptr, nullptr);
+    // What was aborted reads its blocks no more.
+    stream_->synchronize();
+    const std::vector<std::int64_t> before = membership().members;
+    Membership renewed = host_.elastic()->reconfigure(step);
+    // The device's communicator may notice first that a rank is gone.
+    if (!failure.empty() && renewed.members == before) {
+      ++num_failures_;
+      flaw_ = std::move(failure);
+    }
+    return renewed;
+  }
 
   Communicator& way_of(const ConstBlock& block) { return is_on_host(block) ? host_ : wires(); }
 
@@ -126,7 +119,7 @@ class RenewingWires : public Communicator {
       return make_(host_, num_failures_ < kMostFailures ? "" : flaw_);
     } catch (const ConfigError& error) {
       const int last = size() - 1;
-      if (host_.membership().epoch == 0 || rank() == last) throw;
+      if (membership().epoch == 0 || rank() == last) throw;
       misfit_ = true;
       throw PeerLost({.rank = rank(), .peers = {last}, .label = {.what = "start of the wires"}},
                      error.what());
@@ -176,7 +169,7 @@ class RenewingWires : public Communicator {
 
 std::unique_ptr<Communicator> make_wires(Communicator& host, std::shared_ptr<Stream> stream,
                                          MakeWires make, double sound_life_s) {
-  if (!host.renews()) return make(host, "");
+  if (!host.is_elastic()) return make(host, "");
   return std::make_unique<RenewingWires>(host, std::move(stream), std::move(make), sound_life_s);
 }
 

@@ -5,14 +5,14 @@
 // Protocol: connect() makes the communicator of a world (NCCL's, or the one with staging buffers).
 // So does the first split(), and the first operation on the device's memory, if it is one of all
 // members. All members come there in the same order, those that join as well. Blocks on the host
-// and texts take the communicator for host memory, and need nothing else. renew() gives the
+// and texts take the communicator for host memory, and need nothing else. reconfigure() gives the
 // device's communicator up, which aborts what is under way, before the host's begins its next
 // world.
 //
 // Failures: a start that has failed fails check(), and all that needs the device's communicator,
-// until renew(). Where that communicator fails and all ranks live, renew() begins a world with the
-// same members. After three such failures in a row, of communicators that were not sound for long,
-// `make` hears why.
+// until reconfigure(). Where that communicator fails and all ranks live, reconfigure() begins a
+// world with the same members. After three such failures in a row, of communicators that were not
+// sound for long, `make` hears why.
 //
 // A newcomer whose device does not fit must not end the run of the others. A rank that joins always
 // gets the highest rank. So if `make` throws a ConfigError in any world but the first of the run,
@@ -35,11 +35,11 @@ namespace gossamer {
 using MakeWires =
     std::function<std::unique_ptr<Communicator>(Communicator& host, const std::string& flaw)>;
 
-/// What `make` returns, at once, if all ranks of `host` begin and end together. If `host` renews():
-/// a communicator that makes it anew for every world, and communicates nothing yet. `host` outlives
-/// the communicator. `stream`: that of the communicators that `make` returns. `sound_life_s`: one
-/// that has lived for so many seconds was sound, also if it fails then; longer than an operation
-/// may take.
+/// What `make` returns, at once, if all ranks of `host` begin and end together. If `host` is
+/// elastic: a communicator that makes it anew for every world, and communicates nothing yet. `host`
+/// outlives the communicator. `stream`: that of the communicators that `make` returns.
+/// `sound_life_s`: one that has lived for so many seconds was sound, also if it fails then; longer
+/// than an operation may take.
 std::unique_ptr<Communicator> make_wires(Communicator& host, std::shared_ptr<Stream> stream,
                                          MakeWires make, double sound_life_s = 60.0);
 

@@ -150,7 +150,7 @@ class MpiCommunicator : public ProcessCommunicator {
     return submit(make_mpi_broadcast(group_, block, root), std::move(context));
   }
 
-  Request await(std::vector<Awaited> awaited, OpContext context) override {
+  Request wait_signals(std::vector<Awaited> awaited, OpContext context) override {
     return context_->worker->submit(make_await(of_world(*this, std::move(awaited))),
                                     std::move(context));
   }

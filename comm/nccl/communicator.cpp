@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/sorted.hpp"
+#include "comm/forwarding_communicator.hpp"
 #include "comm/nccl/context.hpp"
 #include "comm/preconditions.hpp"
 
@@ -15,13 +16,17 @@ namespace {
 // Between two looks at the stream.
 constexpr auto kPause = std::chrono::microseconds(100);
 
-class NcclCommunicator : public Communicator {
+class NcclCommunicator : public ForwardingCommunicator {
  public:
   NcclCommunicator(std::shared_ptr<NcclContext> context, NcclApi::Comm comm, Communicator& host)
-      : context_(std::move(context)), comm_(comm), host_(host) {}
+      : ForwardingCommunicator(host), context_(std::move(context)), comm_(comm), host_(host) {}
   NcclCommunicator(std::shared_ptr<NcclContext> context, NcclApi::Comm comm,
                    std::unique_ptr<Communicator> host)
-      : context_(std::move(context)), comm_(comm), owned_(std::move(host)), host_(*owned_) {}
+      : ForwardingCommunicator(*host),
+        context_(std::move(context)),
+        comm_(comm),
+        owned_(std::move(host)),
+        host_(*owned_) {}
   ~NcclCommunicator() override {
     // Requests may hold the context for longer.
     if (!owned_) context_->give_up();
@@ -29,10 +34,13 @@ class NcclCommunicator : public Communicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  [[nodiscard]] int rank() const override { return host_.rank(); }
-  [[nodiscard]] int size() const override { return host_.size(); }
-  [[nodiscard]] const std::vector<int>& world_ranks() const override { return host_.world_ranks(); }
   [[nodiscard]] const std::shared_ptr<Stream>& stream() override { return context_->stream(); }
+  [[nodiscard]] bool takes_device_memory() const override { return false; }
+  /// NCCL shares no memory of the host, and its communicator ends with its world.
+  SharedMemory* shared_memory() override { return nullptr; }
+  Elastic* elastic() override { return nullptr; }
+  void connect() override {}
+  std::shared_ptr<void> reserve(std::int64_t, DType, std::int64_t) override { return nullptr; }
 
   Request exchange(int peer, ConstBlock send, Block receive, OpContext context) override {
     if (is_on_host(send)) return host_.exchange(peer, send, receive, std::move(context));
@@ -95,12 +103,7 @@ class NcclCommunicator : public Communicator {
     return host_.receive(peer, tag, letter, std::move(context));
   }
 
-  std::vector<std::string> all_gather(std::string text) override {
-    return host_.all_gather(std::move(text));
-  }
-  void barrier() override { host_.barrier(); }
   void check() override { context_->check(); }
-  [[nodiscard]] double worker_cpu_s() override { return host_.worker_cpu_s(); }
 
   std::unique_ptr<Communicator> split(int color) override {
     finish_operations();

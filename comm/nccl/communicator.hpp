@@ -9,7 +9,7 @@
 // split(). Blocks on the host go through a communicator for host memory, which also brings the
 // ranks together at the start and at the end.
 //
-// Where the run goes on without ranks that die (`host` renews), a wait for a request blocks the
+// Where the run goes on without ranks that die (`host` is elastic), a wait for a request blocks the
 // host, not the device's stream: the content of blocks of an aborted operation is unknown, and
 // nothing may be computed from it. The errors are PeerLost. The communicator serves one world:
 // renewing_wires.hpp makes a communicator for each world.

@@ -35,7 +35,7 @@ class NcclContext {
         host_(host),
         stream_(std::move(stream)),
         rank_(own_world_rank(host)),
-        goes_on_(host.renews()),
+        goes_on_(host.is_elastic()),
         options_(options),
         watchdog_(start_thread([this] { watch(); })) {}
   ~NcclContext() {
@@ -49,8 +49,8 @@ class NcclContext {
 
   [[nodiscard]] bool closed() const { return closed_; }
 
-  /// Whether training goes on when an operation fails (Communicator::renews()). Waits then block
-  /// the host, because the device would go on with the blocks of an aborted operation.
+  /// Whether training goes on when an operation fails (Communicator::is_elastic()). Waits then
+  /// block the host, because the device would go on with the blocks of an aborted operation.
   [[nodiscard]] bool goes_on() const { return goes_on_; }
 
   /// Throws if operations of a communicator have failed, also if the library alone knows it yet.

@@ -105,7 +105,7 @@ class TcpCommunicator : public ProcessCommunicator {
     return submit(tcp::make_broadcast(group_, num_collectives_++, block, root), std::move(context));
   }
 
-  Request await(std::vector<Awaited> awaited, OpContext context) override {
+  Request wait_signals(std::vector<Awaited> awaited, OpContext context) override {
     return submit(make_await(of_world(*this, std::move(awaited))), std::move(context));
   }
 

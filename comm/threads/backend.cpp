@@ -22,7 +22,7 @@
 namespace gossamer {
 namespace {
 
-class ThreadCommunicator : public Communicator {
+class ThreadCommunicator : public Communicator, private SharedMemory {
  public:
   ThreadCommunicator(std::shared_ptr<ProgressWorker> worker, std::shared_ptr<ThreadGroup> group,
                      int rank)
@@ -106,7 +106,8 @@ class ThreadCommunicator : public Communicator {
                              std::move(context));
   }
 
-  std::vector<Buffer> share(std::int64_t bytes) override {
+  SharedMemory* shared_memory() override { return this; }
+  std::vector<Buffer> allocate(std::int64_t bytes) override {
     const std::int64_t number = num_sharings_++;
     group_->lay_out(number, static_cast<std::size_t>(rank_), Buffer(bytes, DType::kUInt8));
     gather({}, {.what = "share"});
@@ -115,12 +116,12 @@ class ThreadCommunicator : public Communicator {
 
   [[nodiscard]] std::int64_t num_on_host() const override { return size(); }
 
-  void raise(Counter& counter, std::uint64_t value) override {
-    Communicator::raise(counter, value);
+  void signal(Counter& counter, std::uint64_t value) override {
+    SharedMemory::signal(counter, value);
     group_->hub().tell_all();
   }
 
-  Request await(std::vector<Awaited> awaited, OpContext context) override {
+  Request wait_signals(std::vector<Awaited> awaited, OpContext context) override {
     return worker_->submit(
         make_await(
             of_world(*this, std::move(awaited)), [group = group_] { group->hub().check(); },

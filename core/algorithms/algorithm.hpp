@@ -130,7 +130,7 @@ struct AlgorithmSetting {
   const Stream* stream = nullptr;
   /// 0: not known yet.
   int num_ranks = 0;
-  /// Ranks may be lost while the others go on (Communicator::renews()).
+  /// Ranks may be lost while the others go on (Communicator::is_elastic()).
   bool renews = false;
   /// As in DataParallelOptions.
   bool tries_bucket_sizes = false;

@@ -32,12 +32,13 @@ std::int64_t HostMemory::reserve(std::int64_t bytes) {
 
 void HostMemory::share() {
   if (std::exchange(is_shared_, true)) throw std::logic_error("HostMemory: it is shared already");
-  if (world_.size() == 1) return;
-  parts_ = world_.share(bytes_);
+  SharedMemory* const memory = world_.shared_memory();
+  if (world_.size() == 1 || memory == nullptr) return;
+  parts_ = memory->allocate(bytes_);
   const auto num_reached = std::ranges::count_if(
       parts_, [](const Buffer& part) { return part.block().data != nullptr; });
   if (num_reached < 2) parts_.assign(parts_.size(), {});
-  const bool is_refused = num_reached < world_.num_on_host() && world_.num_on_host() > 1;
+  const bool is_refused = num_reached < memory->num_on_host() && memory->num_on_host() > 1;
   for (const std::string& rank :
        world_.all_gather(concat(num_reached < 2 ? "" : "s", is_refused ? "r" : ""))) {
     if (rank.find('s') != std::string::npos) ++sharing_.num_sharing;
@@ -115,7 +116,7 @@ void HostSlots::publish(const RankRound& round) {
   former_readers_ = std::exchange(readers_, readers_of(round));
   std::erase_if(former_readers_,
                 [this](int rank) { return std::ranges::find(sources_, rank) != sources_.end(); });
-  world_.raise(counter_of(world_.rank()), ++num_started_);
+  world_.shared_memory()->signal(counter_of(world_.rank()), ++num_started_);
 }
 
 Request HostSlots::arrival(OpContext context) {
@@ -137,7 +138,7 @@ Request HostSlots::await_start_of(const std::vector<int>& ranks, OpContext conte
   }
   if (awaited.empty()) return {};
   context.owner = both(std::move(context.owner), memory_);
-  return world_.await(std::move(awaited), std::move(context));
+  return world_.shared_memory()->wait_signals(std::move(awaited), std::move(context));
 }
 
 }  // namespace gossamer

@@ -109,7 +109,7 @@ void BucketedModel::merge_orders() {
   try {
     orders = gather_distinct(communicator_, join(own, " "));
   } catch (const PeerLost&) {
-    if (!communicator_.renews()) throw;
+    if (!communicator_.is_elastic()) throw;
     return;  // resume() compares the orders.
   }
   arrival_order_.clear();
@@ -137,12 +137,12 @@ std::string BucketedModel::names_without_gradient() const {
 void BucketedModel::start() {
   Pipeline::Config config = options_.pipeline;
   // A constructor that a PeerLost leaves half way would leave the parameters without buckets.
-  config.begins_detached = communicator_.renews();
+  config.begins_detached = communicator_.is_elastic();
   pipeline_ = std::make_unique<Pipeline>(communicator_, std::move(config), parameters_, plan_,
                                          host_.move_parameters(plan_));
   pipeline_->set_gradient_scale(gradient_scale_);
   host_.parameters_have_moved();
-  if (communicator_.renews() && !detached_) {
+  if (communicator_.is_elastic() && !detached_) {
     const ExchangeOptions& exchange = options_.pipeline.exchange;
     try {
       pipeline_->resume({.to = {.algorithm = exchange.algorithm, .topology = exchange.topology}});
@@ -217,7 +217,7 @@ void BucketedModel::try_buckets() {
 }
 
 void BucketedModel::recut(std::int64_t bucket_bytes) {
-  if (communicator_.renews()) throw std::logic_error("replan() where ranks may be lost");
+  if (communicator_.is_elastic()) throw std::logic_error("replan() where ranks may be lost");
   BucketPlan next = plan_of(bucket_bytes);
   if (cuts_alike(next, plan_)) return;
   host_.settle_parameters();
@@ -317,7 +317,7 @@ void BucketedModel::compare(std::string_view what, const std::string& text) {
   try {
     agree(communicator_, what, text);
   } catch (const PeerLost&) {
-    if (!communicator_.renews()) throw;
+    if (!communicator_.is_elastic()) throw;
   }
 }
 

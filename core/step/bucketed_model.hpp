@@ -10,7 +10,7 @@
 // then go on as in every step. In each step, call offer() for each gradient, then finish_step().
 // Collective calls, made by every rank at the same step: the constructor's owner says which; those
 // are make_plan(), start(), finish_step(), replan(), switch_to(), resume(), visit(). Where ranks
-// may be lost (Communicator::renews()), a PeerLost leaves neither make_plan() nor start(): the
+// may be lost (Communicator::is_elastic()), a PeerLost leaves neither make_plan() nor start(): the
 // first step goes on alone, as every step does.
 //
 // Errors: those of Pipeline, and ConfigError for ranks that differ. Thread safety: that of

@@ -14,7 +14,7 @@
 namespace gossamer {
 namespace {
 
-Pipeline::Config checked(Pipeline::Config config, const Communicator& communicator) {
+Pipeline::Config checked(Pipeline::Config config, Communicator& communicator) {
   if (config.own_rule) {
     if (config.optimizer) throw ConfigError("training has two rules: an optimizer, and its own");
     config.optimizer = make_mixing_optimizer();
@@ -60,14 +60,14 @@ std::int64_t num_entries(const BucketPlan& plan) {
 }  // namespace
 
 AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted,
-                                           const Communicator& communicator) const {
+                                           Communicator& communicator) const {
   AlgorithmSetting setting = wanted.setting();
   setting.optimizer = optimizer.get();
   setting.group_optimizers = group_optimizers;
   setting.has_own_rule = own_rule != nullptr;
   setting.stream = stream;
   setting.num_ranks = communicator.size();
-  setting.renews = communicator.renews();
+  setting.renews = communicator.is_elastic();
   return setting;
 }
 
@@ -103,7 +103,7 @@ void Pipeline::make_lanes() {
                                                  .topology = config_.exchange.topology,
                                                  .codec = config_.exchange.codec,
                                                  .shares_memory = config_.exchange.shares_memory,
-                                                 .waits_whole = communicator_.renews(),
+                                                 .waits_whole = communicator_.is_elastic(),
                                                  .metrics = metrics_,
                                                  .simd = config_.simd,
                                                  .timeline = config_.timeline});
@@ -115,7 +115,7 @@ void Pipeline::with_peers(const Part& part) {
     try {
       return part(*algorithm_);
     } catch (const PeerLost&) {
-      if (!communicator_.renews()) throw;
+      if (!communicator_.is_elastic()) throw;
       go_alone();
     }
   }

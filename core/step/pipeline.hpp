@@ -17,12 +17,12 @@
 // Between two steps, replan() moves the parameters and all state into other buckets, and
 // switch_to() goes on with another algorithm or topology.
 //
-// Survival: where Communicator::renews(), a PeerLost does not end a step. The step goes on without
-// exchanges: what has not arrived is not mixed in, and the optimizer updates as usual. So do later
-// steps, until resume() starts the algorithm anew among the ranks that are left:
+// Survival: where Communicator::is_elastic(), a PeerLost does not end a step. The step goes on
+// without exchanges: what has not arrived is not mixed in, and the optimizer updates as usual. So
+// do later steps, until resume() starts the algorithm anew among the ranks that are left:
 //
 //   communicator.check() throws PeerLost, or a collective call between two steps does
-//   detach(); membership = communicator.renew(steps);
+//   detach(); membership = communicator.elastic()->reconfigure(steps);
 //   for each step that is missing: follow(membership.step), and the step; resume()
 //
 // Commits: an algorithm whose ranks have equal models after every step (allreduce) must update on
@@ -34,9 +34,9 @@
 //
 // A rank that loses a peer before stage 3 holds the step: finish_step() returns without an update,
 // the gradients stay, and a gradient of the next step throws PeerLost. A held step is included in
-// the number of steps that renew() takes. If any rank has passed the meeting, the ranks with a held
-// step update with the sums that they have, in follow() or resume(). If no rank has passed it,
-// resume() makes the step again: the surviving ranks sum the gradients that they have kept.
+// the number of steps that reconfigure() takes. If any rank has passed the meeting, the ranks with
+// a held step update with the sums that they have, in follow() or resume(). If no rank has passed
+// it, resume() makes the step again: the surviving ranks sum the gradients that they have kept.
 //
 // Example with the ranks 0, 1 and 2: rank 2 dies in stage 1 of step 9. Ranks 0 and 1 hold step 9,
 // agree on a world of two, and resume() sums their two gradients and updates.
@@ -117,7 +117,7 @@ class Pipeline {
     /// What an algorithm of `wanted` is to run with, as far as this configuration and the ranks
     /// say.
     [[nodiscard]] AlgorithmSetting setting(const ExchangeOptions& wanted,
-                                           const Communicator& communicator) const;
+                                           Communicator& communicator) const;
   };
 
   /// Collective. `memory` holds the initial parameters of each bucket of the plan. `communicator`
@@ -151,7 +151,7 @@ class Pipeline {
   /// holds the same parameters. `memory` is for their parameters, as in the constructor; its values
   /// are overwritten. Training continues as if it had been saved, and loaded into a pipeline with
   /// these buckets. Meanwhile host memory holds a copy of all state. Throws std::logic_error inside
-  /// a step, and where ranks may be lost (Communicator::renews()): the state belongs to no
+  /// a step, and where ranks may be lost (Communicator::is_elastic()): the state belongs to no
   /// pipeline meanwhile. Throws what drain() and visit() throw. After an error the pipeline is
   /// unusable.
   void replan(const BucketPlan& plan, std::vector<ParameterMemory> memory);
@@ -166,7 +166,7 @@ class Pipeline {
   /// Between two steps, where ranks are lost: drops all exchanges, and what belongs to the world of
   /// the communicator. Until resume() steps exchange nothing, and drain() throws PeerLost.
   void detach();
-  /// After detach() and Communicator::renew(), before each step that this rank lacks: the others
+  /// After detach() and Elastic::reconfigure(), before each step that this rank lacks: the others
   /// have made `num_steps` steps.
   void follow(std::int64_t num_steps);
   /// The last step has no update yet, because ranks are lost.
@@ -184,11 +184,11 @@ class Pipeline {
     /// nothing.
     bool joins = false;
   };
-  /// Collective of the ranks that are left, after detach(), Communicator::renew(), and the steps
+  /// Collective of the ranks that are left, after detach(), Elastic::reconfigure(), and the steps
   /// that this rank lacked; and of those that join, whose pipelines begin detached. The algorithm
-  /// starts anew on the topology, as after switch_to(). After a PeerLost detach(), renew() and
-  /// resume() follow again. Throws ConfigError, on all ranks, if the algorithm cannot run on the
-  /// topology.
+  /// starts anew on the topology, as after switch_to(). After a PeerLost detach(), reconfigure()
+  /// and resume() follow again. Throws ConfigError, on all ranks, if the algorithm cannot run on
+  /// the topology.
   void resume(const Resume& wanted);
 
   /// Tells what the updates of a parameter use from the next one on, in place of the schedule and

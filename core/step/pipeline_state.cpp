@@ -77,7 +77,8 @@ void Pipeline::repeat_exchanges() {
 
 void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
   check_between_steps("replan");
-  if (communicator_.renews()) throw std::logic_error("Pipeline: replan() where ranks may be lost");
+  if (communicator_.is_elastic())
+    throw std::logic_error("Pipeline: replan() where ranks may be lost");
   StateCopy state;
   visit(state);
   // The algorithm refers to the buckets.

@@ -46,7 +46,7 @@ double Pipeline::mean_factor() const {
 }
 
 bool Pipeline::commits() const {
-  return communicator_.renews() &&
+  return communicator_.is_elastic() &&
          config_.exchange.algorithm.entry().equal_models == EqualModels::kAfterEveryStep;
 }
 

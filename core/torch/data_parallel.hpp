@@ -119,14 +119,14 @@ class DecentralizedDataParallel {
   /// then go on as before. Throws std::logic_error inside a step, also while micro-batches
   /// accumulate.
   void switch_to(const AlgorithmSwitch& to) { core_->switch_to(to); }
-  /// Between two steps, where ranks are lost (Communicator::renews()): as Pipeline::detach().
+  /// Between two steps, where ranks are lost (Communicator::is_elastic()): as Pipeline::detach().
   void detach() { core_->detach(); }
   /// As Pipeline::follow().
   void follow(std::int64_t num_steps) { core_->follow(num_steps); }
   /// As Pipeline::holds_step(). The parameters have no gradients meanwhile. A backward() then
   /// throws PeerLost.
   [[nodiscard]] bool holds_step() const { return core_->model().holds_step(); }
-  /// Collective, as Pipeline::resume(): after detach(), Communicator::renew(), follow() and the
+  /// Collective, as Pipeline::resume(): after detach(), Elastic::reconfigure(), follow() and the
   /// steps that this rank lacked; or on a new wrapper that joins (DataParallelOptions::joins).
   /// Buffers follow as in switch_to(), and who joins gets all tensors of the model.
   void resume(const Pipeline::Resume& wanted) { core_->resume(wanted); }

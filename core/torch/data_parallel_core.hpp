@@ -60,7 +60,7 @@ struct DataParallelOptions {
   std::int64_t average_buffers_every = 0;
   /// True: backward() traces and plans, but never updates, sends or mixes parameters.
   bool dry_run = false;
-  /// True: this rank joins others that train (Communicator::renews()). The constructor is not
+  /// True: this rank joins others that train (Communicator::is_elastic()). The constructor is not
   /// collective then, and resume() follows.
   bool joins = false;
   /// Records waits, updates and messages; null: nothing is recorded.

@@ -187,7 +187,7 @@ void DataParallelCore::end_step() {
     average_buffers();
   } catch (const PeerLost&) {
     // The step is made. The next call that needs the others throws.
-    if (!communicator_.renews()) throw;
+    if (!communicator_.is_elastic()) throw;
   }
 }
 

@@ -26,10 +26,11 @@ std::size_t capacity_of(const StepTimeline::Config& config, int num_ranks) {
 }
 
 /// What the file calls this rank.
-std::string name_of(const Communicator& communicator) {
+std::string name_of(Communicator& communicator) {
   const int rank = own_world_rank(communicator);
-  if (!communicator.renews()) return concat("rank ", rank);
-  const std::vector<std::int64_t> members = communicator.membership().members;
+  Elastic* const elastic = communicator.elastic();
+  if (elastic == nullptr) return concat("rank ", rank);
+  const std::vector<std::int64_t> members = elastic->membership().members;
   return concat("rank ", rank, ", member ", members.at(static_cast<std::size_t>(rank)));
 }
 

@@ -6,7 +6,7 @@
 // their clocks: two steps before the first recorded step, and after the last one. Then rank 0
 // gathers the spans and writes the file. All other calls of before_step() return at once.
 //
-// Where a rank is lost and the others go on (Communicator::renew()), or one joins, follow_world()
+// Where a rank is lost and the others go on (Elastic::reconfigure()), or one joins, follow_world()
 // comes next on all ranks. The file then has the spans of those that are there when it is written.
 //
 // If a rank fails otherwise, there is no file. Not thread safe. Errors: CommError; on rank 0

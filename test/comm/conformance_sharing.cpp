@@ -2,6 +2,7 @@
 
 #include "test/comm/conformance.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -44,13 +45,20 @@ void await_all(Communicator& communicator, const std::vector<Buffer>& parts,
   for (const int member : members) {
     awaited.push_back({member, &counter_of(parts[static_cast<std::size_t>(member)]), least});
   }
-  communicator.await(std::move(awaited), {.label = {.what = "counters"}}).wait();
+  communicator.shared_memory()
+      ->wait_signals(std::move(awaited), {.label = {.what = "counters"}})
+      .wait();
 }
 
 }  // namespace
 
 void shares_memory(Communicator& communicator) {
-  const auto parts = communicator.share(kPart);
+  SharedMemory* const memory = communicator.shared_memory();
+  const auto answers = communicator.all_gather(memory != nullptr ? "yes" : "no");
+  require(std::ranges::count(answers, answers.front()) == std::ssize(answers),
+          "some members have shared memory, and some have none");
+  if (memory == nullptr) return;
+  const auto parts = memory->allocate(kPart);
   const auto others = reached_by(communicator, parts);
   std::string list;
   for (const int member : others) list += concat(" ", member, " ");
@@ -70,7 +78,7 @@ void shares_memory(Communicator& communicator) {
   for (std::uint64_t round = 0; round < 30; ++round) {
     std::ranges::fill(values_of_part(own),
                       static_cast<std::int64_t>(round) * 100 + communicator.rank());
-    communicator.raise(counter_of(own), 2 * round + 1);
+    memory->signal(counter_of(own), 2 * round + 1);
     await_all(communicator, parts, others, 2 * round + 1);
     for (const int member : others) {
       for (const std::int64_t value : values_of_part(parts[static_cast<std::size_t>(member)])) {
@@ -78,13 +86,13 @@ void shares_memory(Communicator& communicator) {
                 " of rank ", member);
       }
     }
-    communicator.raise(counter_of(own), 2 * round + 2);
+    memory->signal(counter_of(own), 2 * round + 2);
     await_all(communicator, parts, others, 2 * round + 2);
   }
 }
 
 void require_reached(Communicator& communicator, const std::function<bool(int member)>& expected) {
-  const auto parts = communicator.share(kPart);
+  const auto parts = communicator.shared_memory()->allocate(kPart);
   for (int member = 0; member < communicator.size(); ++member) {
     const bool is_reached = parts[static_cast<std::size_t>(member)].block().data != nullptr;
     require(is_reached == expected(member), "rank ", member,

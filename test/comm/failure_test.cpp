@@ -69,9 +69,11 @@ void wait_in_sum(Communicator& communicator) {
 void wait_in_barrier(Communicator& communicator) { communicator.barrier(); }
 void wait_for_counter(Communicator& communicator) {
   const Counter counter = 0;
-  communicator.await({{.peer = 0, .counter = &counter, .least = 1}}, {}).wait();
+  communicator.shared_memory()
+      ->wait_signals({{.peer = 0, .counter = &counter, .least = 1}}, {})
+      .wait();
 }
-void wait_in_sharing(Communicator& communicator) { communicator.share(8); }
+void wait_in_sharing(Communicator& communicator) { communicator.shared_memory()->allocate(8); }
 void wait_in_gather(Communicator& communicator) { communicator.all_gather("x"); }
 void wait_in_split(Communicator& communicator) { communicator.split(0); }
 

@@ -184,11 +184,12 @@ void last_rank_stops_in_a_sum(Communicator& ring) {
 
 /// The others wait for a counter in the memory of a rank that has stopped.
 void last_rank_stops_before_its_counter(Communicator& ring) {
-  const std::vector<Buffer> parts = ring.share(sizeof(Counter));
+  const std::vector<Buffer> parts = ring.shared_memory()->allocate(sizeof(Counter));
   if (ring.rank() == 2) stop_until_somebody_continues();
   auto* const counter = std::launder(static_cast<Counter*>(parts[2].block().data));
-  ring.await({{.peer = 2, .counter = counter, .least = 1}},
-             {.label = {.bucket = 0, .round = 7}, .owner = parts[2].owner()})
+  ring.shared_memory()
+      ->wait_signals({{.peer = 2, .counter = counter, .least = 1}},
+                     {.label = {.bucket = 0, .round = 7}, .owner = parts[2].owner()})
       .wait();
 }
 

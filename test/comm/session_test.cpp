@@ -47,7 +47,9 @@ void gather(Communicator& communicator) { communicator.all_gather("x"); }
 void split(Communicator& communicator) { communicator.split(0); }
 void wait_for_counter_of_0(Communicator& communicator) {
   const Counter counter = 0;
-  communicator.await({{.peer = 0, .counter = &counter, .least = 1}}, {}).wait();
+  communicator.shared_memory()
+      ->wait_signals({{.peer = 0, .counter = &counter, .least = 1}}, {})
+      .wait();
 }
 void drain_a_letter_of_0(Communicator& communicator) {
   std::vector<float> letter(3);

@@ -120,7 +120,7 @@ TEST_F(Pipeline, GoesOnWithoutARankThatDies) {
     if (rank == 1) return;
     while (!model.pipeline().holds_step()) train_step(problem, model, rank, step++);
     model.pipeline().detach();
-    const auto membership = device.communicator().renew(step);
+    const auto membership = device.communicator().elastic()->reconfigure(step);
     EXPECT_EQ(membership.world.size, 2);
     while (step < membership.step) {
       model.pipeline().follow(membership.step);

@@ -150,7 +150,7 @@ TEST_P(Faults, StrikeOperationsThatTheCallerWaitsFor) {
                    communicator.barrier();
                    communicator.all_gather("x");
                    communicator.split(0)->barrier();
-                   communicator.share(8);
+                   communicator.shared_memory()->allocate(8);
                  };
                  const std::string text = what_of<PeerLost>([&] {
                    while (true) call_all();
@@ -160,7 +160,7 @@ TEST_P(Faults, StrikeOperationsThatTheCallerWaitsFor) {
                  if (rank == 1) {
                    EXPECT_TRUE(contains(text, "an injected fault has cancelled it")) << text;
                  }
-                 EXPECT_EQ(communicator.renew(1).world.size, 3);
+                 EXPECT_EQ(communicator.elastic()->reconfigure(1).world.size, 3);
                  call_all();
                  session->close();
                });
@@ -202,7 +202,7 @@ TEST(FaultInjector, IsPartOfTheOptionsOfALaunch) {
       try {
         make_step(communicator, step++);
       } catch (const PeerLost&) {
-        step = communicator.renew(step).step;
+        step = communicator.elastic()->reconfigure(step).step;
       }
     }
     EXPECT_EQ(communicator.size(), 3);

@@ -16,7 +16,7 @@ namespace {
 /// What the ranks of a run must agree on. Thread safe.
 class Chronicle {
  public:
-  void begin(const Communicator::Membership& membership) {
+  void begin(const Membership& membership) {
     const std::lock_guard lock(mutex_);
     const auto begun = std::pair(membership.members, membership.step);
     EXPECT_EQ(epochs_.try_emplace(membership.epoch, begun).first->second, begun)
@@ -33,7 +33,7 @@ class Chronicle {
   std::set<std::pair<std::int64_t, std::int64_t>> made_;
 };
 
-std::int64_t own_id(const Communicator::Membership& membership) {
+std::int64_t own_id(const Membership& membership) {
   return membership.members[static_cast<std::size_t>(membership.world.rank)];
 }
 
@@ -57,10 +57,10 @@ class Rank {
  private:
   void train(Session& session) {
     Communicator& communicator = session.communicator();
-    ASSERT_TRUE(communicator.renews());
+    ASSERT_TRUE(communicator.is_elastic());
     // One may have died before all had met, and others have made a step since.
-    communicator.admit(true);
-    begin(session, communicator.membership());
+    communicator.elastic()->admit(true);
+    begin(session, communicator.elastic()->membership());
     while (ended_.steps < kSteps ||
            (plan_.num_joins > 0 && communicator.size() != plan_.last_size())) {
       ASSERT_LT(ended_.steps, 1'000'000) << "nobody has come";
@@ -77,13 +77,13 @@ class Rank {
       if (std::ranges::find(plan_.dies_later, first_rank_) != plan_.dies_later.end()) return;
       // The step under way counts as made.
       chronicle_.make(id_, ended_.steps);
-      begin(session, communicator.renew(++ended_.steps));
+      begin(session, communicator.elastic()->reconfigure(++ended_.steps));
     }
     session.close();
     ended_.code = 0;
   }
 
-  void begin(const Session& session, const Communicator::Membership& membership) {
+  void begin(const Session& session, const Membership& membership) {
     chronicle_.begin(membership);
     EXPECT_GT(membership.epoch, epoch_);
     EXPECT_GE(membership.step, ended_.steps);

@@ -104,7 +104,7 @@ TEST_P(Renewing, TakesEachRankForANodeWhereNodesDoNotFit) {
                          while (true) session->communicator().barrier();
                        }),
                        "");
-             EXPECT_EQ(session->communicator().renew(1).world.node_size, 1);
+             EXPECT_EQ(session->communicator().elastic()->reconfigure(1).world.node_size, 1);
              session->close();
            });
 }
@@ -137,7 +137,7 @@ TEST_P(Renewing, EndsWhenNoExchangeEverEnds) {
              const std::string why = what_of<CommError>([&] {
                while (true) {
                  EXPECT_NE(what_of<PeerLost>(live), "");
-                 EXPECT_EQ(communicator.renew(++step).world.size, 3);
+                 EXPECT_EQ(communicator.elastic()->reconfigure(++step).world.size, 3);
                }
              });
              EXPECT_EQ(step, 3);
@@ -166,7 +166,7 @@ int code_of_launch(int size) {
     });
     EXPECT_TRUE(contains(text, "torn file") || contains(text, "the members of the run change"))
         << text;
-    communicator.renew(1);
+    communicator.elastic()->reconfigure(1);
     make_step(communicator, 1);
     return 0;
   });
@@ -187,7 +187,7 @@ TEST(RenewingTcp, EndsInGoodOrderWhenItCannotGoOn) {
     try {
       while (true) make_step(communicator, 0);
     } catch (const PeerLost&) {
-      communicator.renew(1);
+      communicator.elastic()->reconfigure(1);
     }
     return 0;
   };
@@ -273,12 +273,12 @@ TEST(RenewingTcp, LetsNobodyInMeanwhile) {
     EXPECT_EQ(what_of<PeerLost>([&] { communicator.check(); }), "");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  communicator.admit(true);
+  communicator.elastic()->admit(true);
   EXPECT_NE(what_of<PeerLost>([&] {
               while (true) communicator.check();
             }),
             "");
-  while (communicator.size() < 2) communicator.renew(0);
+  while (communicator.size() < 2) communicator.elastic()->reconfigure(0);
   communicator.barrier();
   member->close();
 }

@@ -114,12 +114,12 @@ TEST_P(RenewingWires, DoWhatEveryBackendDoes) {
 
 TEST_P(RenewingWires, GoOnWithoutARankThatDies) {
   run(4, [](Rank& rank) {
-    EXPECT_TRUE(rank.wires.renews());
+    EXPECT_TRUE(rank.wires.is_elastic());
     EXPECT_EQ(count_ranks(rank), 4.0);
     meet(rank);
     if (rank.session.world().rank == 1) return;
     EXPECT_NE(count_until_lost(rank), "");
-    EXPECT_EQ(rank.wires.renew(1).world.size, 3);
+    EXPECT_EQ(rank.wires.elastic()->reconfigure(1).world.size, 3);
     EXPECT_EQ(count_ranks(rank), 3.0);
     const auto part = rank.wires.split(rank.wires.rank() == 0 ? 0 : 1);
     EXPECT_EQ(part->size(), rank.wires.rank() == 0 ? 1 : 2);
@@ -139,7 +139,7 @@ TEST_P(RenewingWires, BeginAgainWithTheSameRanksWhenTheLibraryFails) {
     if (rank.wires.rank() == 2) {
       EXPECT_TRUE(contains(text, "network is down")) << text;
     }
-    EXPECT_EQ(rank.wires.renew(1).world.size, 3);
+    EXPECT_EQ(rank.wires.elastic()->reconfigure(1).world.size, 3);
     EXPECT_EQ(count_ranks(rank), 3.0);
     leave(rank);
   });
@@ -164,7 +164,7 @@ TEST_P(RenewingWires, TakeNothingFromAnOperationThatTheLibraryHasGivenUp) {
     }
     // The other one may hear of it. It goes no further before.
     if (!fails) meet(rank);
-    rank.wires.renew(1);
+    rank.wires.elastic()->reconfigure(1);
     EXPECT_EQ(count_ranks(rank), 2.0);
     leave(rank);
   });
@@ -179,7 +179,7 @@ TEST_P(RenewingWires, TellWhoeverAsksThatAStartHasFailed) {
         EXPECT_NE(what_of<PeerLost>([&] { rank.wires.connect(); }), "");
         EXPECT_NE(what_of<PeerLost>([&] { rank.wires.check(); }), "");
         EXPECT_NE(what_of<PeerLost>([&] { count_ranks(rank); }), "");
-        EXPECT_EQ(rank.wires.renew(0).world.size, 3);
+        EXPECT_EQ(rank.wires.elastic()->reconfigure(0).world.size, 3);
         rank.wires.check();
         EXPECT_EQ(count_ranks(rank), 3.0);
         leave(rank);
@@ -203,7 +203,7 @@ TEST_P(RenewingWires, TellWhyTheyHaveFailedThreeTimesInARow) {
           meet(rank);
           if (rank.wires.rank() == 1) rank.nccl.set_error("no way there");
           EXPECT_NE(count_until_lost(rank), "");
-          rank.wires.renew(1);
+          rank.wires.elastic()->reconfigure(1);
         }
         EXPECT_EQ(count_ranks(rank), 3.0);
         leave(rank);
@@ -231,7 +231,7 @@ TEST_P(RenewingWires, EndWithoutTheLastRankWhereItDoesNotFit) {
         const bool is_last = rank.wires.rank() == 2;
         if (is_last) rank.nccl.set_error("network is down");
         EXPECT_NE(count_until_lost(rank), "");
-        rank.wires.renew(1);
+        rank.wires.elastic()->reconfigure(1);
         if (is_last) {
           EXPECT_THROW(count_ranks(rank), ConfigError);
           return;
@@ -241,7 +241,7 @@ TEST_P(RenewingWires, EndWithoutTheLastRankWhereItDoesNotFit) {
           EXPECT_EQ(count_ranks(rank), 2.0);
           rank.wires.barrier();
         };
-        while (!what_of<PeerLost>(count_both).empty()) rank.wires.renew(1);
+        while (!what_of<PeerLost>(count_both).empty()) rank.wires.elastic()->reconfigure(1);
         rank.wires.close();
         rank.session.close();
       },

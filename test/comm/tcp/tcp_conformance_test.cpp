@@ -122,7 +122,7 @@ TEST(TcpSums, OfMiddleSizeAreTheSameOnAllRanks) {
 TEST(TcpSharing, ReachesTheRanksOfTheHost) {
   const auto body = [](Communicator& communicator, const World& world) {
     require_reached(communicator, [](int) { return true; });
-    require(communicator.num_on_host() == world.size, "all are on this host");
+    require(communicator.shared_memory()->num_on_host() == world.size, "all are on this host");
     return 0;
   };
   EXPECT_EQ(launch_ranks(3, {.timeout_s = 60.0}, body), std::vector<int>(3, 0));

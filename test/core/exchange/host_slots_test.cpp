@@ -35,9 +35,9 @@ class Hosts : public ForwardingCommunicator {
     const int first = rank() / per_host_ * per_host_;
     return std::min(per_host_, size() - first);
   }
-  std::vector<Buffer> share(std::int64_t bytes) override {
+  std::vector<Buffer> allocate(std::int64_t bytes) override {
     ++num_areas;
-    std::vector<Buffer> parts = inner_.share(bytes);
+    std::vector<Buffer> parts = inner_.shared_memory()->allocate(bytes);
     for (int member = 0; member < size(); ++member) {
       const bool is_near = per_host_ > 0 && member / per_host_ == rank() / per_host_;
       if (!is_near && member != rank()) parts[static_cast<std::size_t>(member)] = {};
@@ -55,12 +55,12 @@ class Hosts : public ForwardingCommunicator {
     return inner_.exchange_with_neighbors(send, std::move(peers), std::move(incoming),
                                           std::move(context));
   }
-  Request await(std::vector<Awaited> awaited, OpContext context) override {
+  Request wait_signals(std::vector<Awaited> awaited, OpContext context) override {
     for (const Awaited& counter : awaited) EXPECT_EQ(counter.peer / per_host_, rank() / per_host_);
-    return inner_.await(std::move(awaited), std::move(context));
+    return inner_.shared_memory()->wait_signals(std::move(awaited), std::move(context));
   }
 
-  /// Calls of share().
+  /// Calls of allocate().
   int num_areas = 0;
 
  private:
@@ -189,9 +189,9 @@ TEST(HostSlots, CanBeTurnedOff) {
   class NoSharing : public ForwardingCommunicator {
    public:
     using ForwardingCommunicator::ForwardingCommunicator;
-    std::vector<Buffer> share(std::int64_t bytes) override {
+    std::vector<Buffer> allocate(std::int64_t bytes) override {
       ADD_FAILURE() << "memory is shared";
-      return ForwardingCommunicator::share(bytes);
+      return ForwardingCommunicator::allocate(bytes);
     }
   };
   const Problem problem = problem_on_node(make_topology("ring", {.size = 3, .node_size = 3}), 3);

@@ -122,7 +122,7 @@ class Rank {
   }
   void go_on(int data) {
     pipeline().detach();
-    const Communicator::Membership membership = communicator_.renew(step_);
+    const Membership membership = communicator_.elastic()->reconfigure(step_);
     while (step_ < membership.step) {
       pipeline().follow(membership.step);
       train(data);
@@ -255,9 +255,9 @@ class LosesOthersOnce : public ForwardingCommunicator {
     ForwardingCommunicator::check();
     if (is_lost_) throw PeerLost({.rank = rank(), .label = {.what = "barrier"}}, "for the test");
   }
-  Membership renew(std::int64_t step) override {
+  Membership reconfigure(std::int64_t step) override {
     is_lost_ = false;
-    return ForwardingCommunicator::renew(step);
+    return ForwardingCommunicator::reconfigure(step);
   }
 
  private:

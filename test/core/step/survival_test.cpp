@@ -248,7 +248,7 @@ void live(const Survivor& variant, Death death, Session& session, TestDevice& de
     if (step > kDeath + 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   pipeline.detach();
-  const Communicator::Membership membership = communicator.renew(step);
+  const Membership membership = communicator.elastic()->reconfigure(step);
   while (step < membership.step) {
     pipeline.follow(membership.step);
     train_step(problem, model, rank, step++);

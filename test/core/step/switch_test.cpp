@@ -424,8 +424,8 @@ class CountingCommunicator : public ForwardingCommunicator {
     ++num_splits;
     return ForwardingCommunicator::split(color);
   }
-  std::vector<Buffer> share(std::int64_t bytes) override {
-    std::vector<Buffer> parts = ForwardingCommunicator::share(bytes);
+  std::vector<Buffer> allocate(std::int64_t bytes) override {
+    std::vector<Buffer> parts = ForwardingCommunicator::allocate(bytes);
     for (const Buffer& part : parts) shared.emplace_back(part.owner());
     return parts;
   }

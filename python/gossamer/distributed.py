@@ -159,7 +159,8 @@ def initialize_dist(
     streams
         Connections that share the messages between two ranks; 0: as many as help.
     shared_memory
-        False: messages between ranks of one host go over connections as well.
+        False: no rank reads the memory of another one, and messages between ranks of one host go
+        over connections as well. The option of the same name does it for one wrapper's gossip.
 
     Returns
     -------
@@ -187,6 +188,7 @@ def initialize_dist(
         session, _state.store = meet(settings, store)
         if session is None:
             (session,) = _core.open_sessions(backend, 0, 0, timeout_s)
+        session.shares_memory = shared_memory
         _state.of_process = session
         _state.pid = os.getpid()
     session = current_session()

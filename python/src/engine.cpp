@@ -60,6 +60,7 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   }
   const Options root = given_options(options);
   BucketedModel::Options read = read_engine_options(root, session_->world());
+  if (!session_->shares_memory()) read.pipeline.exchange.shares_memory = false;
   if (root.has("adaptive_factor")) {
     adaptive_factor_ =
         std::make_shared<ChangingFactor>(root.number("adaptive_factor", {.min = 0.0, .max = 1.0}));

@@ -155,6 +155,7 @@ void add_session(nb::module_& module) {
       .def_prop_ro(
           "local_world_size",
           [](const PySession& session) { return session.world().placement.local_world_size; })
+      .def_prop_rw("shares_memory", &PySession::shares_memory, &PySession::set_shares_memory)
       .def("lift_timeout", &PySession::lift_timeout)
       .def("close", &PySession::close, Free(), "Leave the world. All ranks call it.")
       .def("abort", &PySession::abort, "code"_a, "reason"_a, Free())

@@ -55,6 +55,9 @@ class PySession {
   DeviceWires& wires(Device device, const WireChoice& choice, const Logger& logger);
   [[nodiscard]] const World& world() const { return open().world(); }
   [[nodiscard]] bool is_open() const { return is_open_ && home_.is_here(); }
+  /// Whether ranks of one host may read each other's memory.
+  [[nodiscard]] bool shares_memory() const { return shares_memory_; }
+  void set_shares_memory(bool shares) { shares_memory_ = shares; }
   /// This rank has done its work: it waits without a limit for ranks that are alive. Call it before
   /// the communicator's users end, and before close().
   void lift_timeout();
@@ -70,6 +73,7 @@ class PySession {
   std::map<std::string, DeviceWires> wires_;
   double timeout_s_;
   bool is_open_ = true;
+  bool shares_memory_ = true;
   /// In a child of fork() the parent's threads are not there, so nothing of the session can be used
   /// or destroyed.
   HomeProcess home_;

@@ -6,6 +6,7 @@ import errno
 import functools
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -190,6 +191,18 @@ def test_ranks_meet_in_a_folder_with_a_secret(tmp_path):
     arguments = f"rendezvous='file:{folder}', world_size=2, secret={SECRET!r}, shared_memory=False"
     expect_trained([start(arguments) for _ in range(2)])
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_ranks_share_memory_unless_the_session_shall_not(tmp_path, shared):
+    arguments = f"rendezvous='file:{tmp_path}', world_size=2, secret={SECRET!r}"
+    # Rank 1 prints how many areas of shared memory it has while it trains.
+    count = "print('areas:', sum('memfd:gossamer' in line for line in open('/proc/self/maps')))"
+    processes = [start(f"{arguments}, shared_memory={shared}", fault=count) for _ in range(2)]
+    ends = outcomes(processes)
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    (areas,) = re.findall(r"areas: (\d+)", "".join(output for _, output, _ in ends))
+    assert (int(areas) > 0) == shared
 
 
 def test_ranks_meet_in_etcd(etcd):

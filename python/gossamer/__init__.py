@@ -27,6 +27,7 @@ from ._core import (
 from .distributed import Session, current_session, finalize_dist, initialize_dist, run_threads
 
 if TYPE_CHECKING:
+    from . import optim
     from .data_parallel import DecentralizedDataParallel
     from .devices import local_device
     from .own_topologies import OwnTopology, World
@@ -50,6 +51,7 @@ __all__ = [
     "initialize_dist",
     "local_device",
     "measure_compute",
+    "optim",
     "plan",
     "run_threads",
     "simulate",
@@ -75,6 +77,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "optim":
+        return importlib.import_module(".optim", __name__)
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)

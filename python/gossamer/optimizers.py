@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .optim import EngineOptimizer
+
 __all__ = [
     "Rule",
     "StateNames",
@@ -49,6 +51,8 @@ class Rule(NamedTuple):
     """The rule as the engine reads it."""
     lr: float
     weight_decay: float
+    states: tuple[str, ...] | None = None
+    """The states of an EngineOptimizer, which PyTorch knows by the engine's names."""
 
 
 class StateNames(NamedTuple):
@@ -64,6 +68,8 @@ class StateNames(NamedTuple):
 
 def state_names(rule: Rule) -> StateNames:
     """Return the names of the states that a rule of the engine has."""
+    if rule.states is not None:
+        return StateNames({name: name for name in rule.states}, True, torch.int64)
     moments = {"exp_avg": "m", "exp_avg_sq": "v"}
     if rule.kind in ("adam", "adamw"):
         default = torch.get_default_dtype()
@@ -101,10 +107,19 @@ def needs_own_step(optimizer: torch.optim.Optimizer) -> bool:
 
 def rule_of_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule | None:
     """Return the engine's rule for a group of an optimizer; None if the engine has none."""
+    if isinstance(optimizer, EngineOptimizer):
+        options: dict[str, Any] = {"name": optimizer.engine_name} | optimizer.engine_options(group)
+        return Rule(
+            f"{optimizer.engine_name} {group.get('rule', '')}",
+            json.dumps(options),
+            float(group["lr"]),
+            float(group["weight_decay"]),
+            optimizer.engine_states,
+        )
     name = _known_name(optimizer)
     if group.get("maximize") or group.get("amsgrad"):
         return None
-    options: dict[str, Any] = {}
+    options = {}
     if name in ("Adam", "AdamW"):
         decoupled = name == "AdamW" or group.get("decoupled_weight_decay", False)
         options = {"name": "adamw" if decoupled else "adam"} | _moments(group)

@@ -84,7 +84,7 @@ needs_mpi = pytest.mark.skipif(
 
 
 def run_python(
-    arguments: list[str], num_processes: int = 1, limit_s: float = 60
+    arguments: list[str], num_processes: int = 1, limit_s: float = 180
 ) -> subprocess.CompletedProcess[str]:
     """Run Python alone, or as several processes under mpirun, for at most `limit_s` seconds."""
     launcher = [MPIRUN, "--oversubscribe", "-n", str(num_processes)] if num_processes > 1 else []

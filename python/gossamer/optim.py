@@ -27,13 +27,15 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     engine_name: ClassVar[str]
     """The name, as ``gossamer list optimizers`` has it."""
-    engine_states: tuple[str, ...] = ()
+    engine_numbers: ClassVar[tuple[str, ...]]
+    """The options that a group has beside the rate and the decay."""
+    engine_states: ClassVar[tuple[str, ...]]
     """The states that it keeps for each parameter."""
 
     def engine_options(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return the engine's options for a group, without the rate and the decay."""
-        skipped = ("params", "lr", "weight_decay", "initial_lr")
-        return {key: value for key, value in group.items() if key not in skipped}
+        # By name, because schedules keep numbers of their own in a group.
+        return {key: group[key] for key in self.engine_numbers}
 
     def step(self, closure: Any = None) -> NoReturn:
         """Refuse to be called outside the wrapper.
@@ -64,6 +66,7 @@ class Adam(EngineOptimizer):
     """
 
     engine_name = "adam"
+    engine_numbers = ("betas", "eps", "mixing_momentum")
     engine_states = ("m", "v")
 
     def __init__(
@@ -118,6 +121,7 @@ class QAdam(EngineOptimizer):
     """
 
     engine_name = "qadam"
+    engine_numbers = ("betas", "eps", "warmup")
     engine_states = ("m", "v")
 
     def __init__(
@@ -149,6 +153,7 @@ class Lion(EngineOptimizer):
     """
 
     engine_name = "lion"
+    engine_numbers = ("betas",)
     engine_states = ("m",)
 
     def __init__(
@@ -175,6 +180,7 @@ class Muon(EngineOptimizer):
     """
 
     engine_name = "muon"
+    engine_numbers = ("momentum", "nesterov", "eps", "ns_steps", "adjust_lr")
     engine_states = ("momentum",)
 
     def __init__(
@@ -234,6 +240,7 @@ class QGSGD(EngineOptimizer):
     """
 
     engine_name = "qg_sgd"
+    engine_numbers = ("beta", "mu")
     engine_states = ("momentum",)
 
     def __init__(
@@ -265,14 +272,19 @@ class Extra(EngineOptimizer):
     lr, weight_decay
         The rate and the decay.
     rule
-        The rule inside: "sgd", "adam", "adamw" or another name of ``gossamer list optimizers``.
+        The rule inside: "sgd", "adam", "adamw" or "lion".
     """
 
     engine_name = "extra"
+    engine_numbers = ("rule",)
 
     def __init__(
         self, params: ParamsT, lr: float = 1e-3, rule: str = "sgd", weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, {"lr": lr, "rule": rule, "weight_decay": weight_decay})
-        inner = {"adam": ("m", "v"), "adamw": ("m", "v"), "lion": ("m",)}
-        self.engine_states = (*inner.get(rule, ()), "extra")
+
+    @property
+    def engine_states(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The states of the rule inside, and EXTRA's own."""
+        inner = {kind.engine_name: kind.engine_states for kind in (Adam, AdamW, Lion)}
+        return (*inner.get(self.param_groups[0]["rule"], ()), "extra")

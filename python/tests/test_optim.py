@@ -121,7 +121,13 @@ def test_a_schedule_and_groups_have_numbers_of_their_own():
             return optimizer
 
         start = [p.detach().clone() for p in model.parameters()]
-        train(optim_fn, model, num_steps=3).finish()
+        wrapper = gs.DecentralizedDataParallel(model, optim_fn)
+        # It keeps max_lr, min_lr and more in every group, and begins far below max_lr.
+        rates = torch.optim.lr_scheduler.OneCycleLR(wrapper.optimizer, [0.01, 1e-30], 10)
+        for step in range(3):
+            loss_of(wrapper, 0, step).backward()
+            rates.step()
+        wrapper.finish()
         return [not torch.equal(p, q) for p, q in zip(model.parameters(), start, strict=True)]
 
     assert alone(work) == [True, True, False, False]

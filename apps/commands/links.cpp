@@ -1,6 +1,5 @@
 // gossamer bench links
 
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -9,13 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands/commands.hpp"
+#include "apps/commands/output_file.hpp"
 #include "apps/commands/start_options.hpp"
 #include "apps/plan/link_bench.hpp"
 #include "apps/plan/plan.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/local_processes.hpp"
 #include "apps/train/start_store.hpp"
-#include "base/error.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
@@ -31,15 +30,6 @@ struct LinksArguments {
   double compute_ms = 100.0;
   bool json = false;
 };
-
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text << "\n" << std::flush;
-  if (!file) {
-    throw ConfigError("command line", "--output",
-                      concat(path, " cannot be written, allowed: a file in a folder that exists"));
-  }
-}
 
 void print_text(const LinkFigures& figures, const LinksArguments& arguments) {
   const auto figures_of = [](const LinkSpeed& speed) {
@@ -116,7 +106,7 @@ int bench_links(LinksArguments& arguments) {
       const nlohmann::ordered_json json = to_json(figures);
       jointly(communicator, [&] {
         if (world.rank == 0 && !arguments.output.empty()) {
-          write_file(arguments.output, json.dump(2));
+          write_output("--output", arguments.output, json.dump(2) + "\n");
         }
         return true;
       });

@@ -1,6 +1,5 @@
 // gossamer topology list | show NAME | check FILE
 
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/list.hpp"
+#include "apps/commands/output_file.hpp"
 #include "apps/topology/topology_report.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
@@ -81,11 +81,7 @@ void draw(const Topology& topology, const World& world, const std::string& path)
     throw ConfigError("command line", "--plot",
                       concat(path, " is no picture, allowed: a name that ends with .svg"));
   }
-  std::ofstream file(path);
-  file << topology_picture(topology, world.size);
-  if (!file.flush()) {
-    throw ConfigError("command line", "--plot", concat(path, " cannot be written"));
-  }
+  write_output("--plot", path, topology_picture(topology, world.size));
 }
 
 void show(const ShowArguments& arguments) {

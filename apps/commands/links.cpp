@@ -15,6 +15,7 @@
 #include "apps/train/agreement.hpp"
 #include "apps/train/local_processes.hpp"
 #include "apps/train/start_store.hpp"
+#include "base/error.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {

@@ -18,7 +18,7 @@ if(GOSSAMER_TORCH)
   list(APPEND _targets gossamer_torch)
   list(APPEND _headers core/torch/data_parallel.hpp core/torch/graphed_step.hpp)
   # The program as a library, with all that it links.
-  list(APPEND _targets gossamer_program gossamer_commands gossamer_spectrum gossamer_study gossamer_train gossamer_bench
+  list(APPEND _targets gossamer_program gossamer_commands gossamer_spectrum gossamer_study gossamer_train gossamer_bench gossamer_step_bench
        gossamer_data gossamer_plan gossamer_records gossamer_replay gossamer_report gossamer_simulate gossamer_virtual_ranks
        gossamer_topology_report gossamer_trace)
   list(APPEND _headers apps/program/program.hpp)

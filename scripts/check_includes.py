@@ -12,11 +12,13 @@ Inside comm, the top is the contract of all backends, and each backend has a fol
 
 The unit comm/backends (a header and its source) is the only one that sees all backends. No more than two
 units of the project include each other, directly or by way of others.
-Inside apps: commands -> tools -> { train, bench } -> models -> data. The tools are plan, simulate,
-replay, topology, report and study; they do not see each other, but report sees topology, and study
-sees report. Project headers are included by their path from the project's root and must exist.
-Headers of other libraries are allowed only in the folders named in LIBRARIES. Tests include what
-they like.
+Inside apps stand the trainer and the lab. The trainer never sees the lab, and the tools of the lab do not see each
+other, except that plan sees bench:
+
+    commands -> { lab/study, lab/simulate, lab/replay, lab/plan -> lab/bench } -> train -> { models -> data, records }
+
+Project headers are included by their path from the project's root and must exist. Headers of other libraries are
+allowed only in the folders named in LIBRARIES. Tests include what they like.
 
     scripts/check_includes.py [--root DIR]     prints file:line and the rule; exit code 1 if any
     scripts/check_includes.py --self-test      proves on made-up files that each rule bites
@@ -36,7 +38,8 @@ COMM = ["comm/backends", "comm/start", "comm/tcp", "comm/mpi", "comm/threads", "
 BELOW_CORE = ["topology", "optim", "base"] + WIRES
 CORE = ["core/step", "core/algorithms", "core/bucket", "core/exchange", "core/state"]
 LIBRARY = ["core/torch", "core/trace", "core/checkpoint"] + CORE + ["topology", "optim", "base"] + COMM
-BELOW_TOOLS = ["apps/train", "apps/bench", "apps/models", "apps/data"] + LIBRARY
+TRAINER = ["apps/train", "apps/models", "apps/data", "apps/records"]
+LAB = ["apps/lab/plan", "apps/lab/simulate", "apps/lab/replay", "apps/lab/study", "apps/lab/bench"]
 # Each folder with the folders it may include besides itself. The longest name that fits counts.
 BELOW = {
     "base": [],
@@ -64,20 +67,18 @@ BELOW = {
     "core/trace": ["core/checkpoint"] + BELOW_CORE,
     "core/torch": CORE + ["comm/start"] + BELOW_CORE,
     # Without LibTorch, so that one module works with every PyTorch.
-    "python": ["apps/plan", "apps/simulate", "core/checkpoint", "core/trace", "topology", "optim", "base"] + CORE + COMM,
+    "python": ["apps/lab/plan", "apps/lab/simulate", "core/checkpoint", "core/trace", "topology", "optim", "base"] + CORE + COMM,
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,
-    "apps/train": ["apps/models", "apps/data"] + LIBRARY,
-    "apps/bench": ["apps/models", "apps/data"] + LIBRARY,
-    "apps/plan": BELOW_TOOLS,
-    "apps/simulate": BELOW_TOOLS,
-    "apps/replay": BELOW_TOOLS,
-    "apps/topology": BELOW_TOOLS,
-    "apps/report": ["apps/topology"] + BELOW_TOOLS,
-    "apps/study": ["apps/report"] + BELOW_TOOLS,
-    "apps/commands": ["apps/plan", "apps/simulate", "apps/replay", "apps/topology", "apps/report", "apps/study"]
-    + BELOW_TOOLS,
-    "apps/program": ["apps/commands"] + BELOW_TOOLS,
+    "apps/train": ["apps/models", "apps/data", "apps/records"] + LIBRARY,
+    "apps/records": LIBRARY,
+    "apps/lab/bench": TRAINER + LIBRARY,
+    "apps/lab/plan": ["apps/lab/bench"] + TRAINER + LIBRARY,
+    "apps/lab/simulate": TRAINER + LIBRARY,
+    "apps/lab/replay": TRAINER + LIBRARY,
+    "apps/lab/study": TRAINER + LIBRARY,
+    "apps/commands": LAB + TRAINER + LIBRARY,
+    "apps/program": ["apps/commands"] + TRAINER + LIBRARY,
     "apps": ["apps/program"] + LIBRARY,
     # Examples see what is installed: of the program, run_program() alone.
     "examples": ["apps/program"] + LIBRARY,
@@ -291,13 +292,14 @@ CASES = [
     ("apps/commands/a.cpp", '#include "core/torch/x.hpp"', None),
     ("apps/train/a.cpp", '#include "topology/x.hpp"', None),
     ("apps/train/a.cpp", '#include "apps/data/x.hpp"', None),
-    ("apps/train/a.cpp", '#include "apps/study/x.hpp"', "apps/train does not see apps/study"),
-    ("apps/train/a.cpp", '#include "apps/bench/x.hpp"', "apps/train does not see apps/bench"),
-    ("apps/plan/deep/a.cpp", '#include "apps/train/x.hpp"', None),
-    ("apps/plan/a.cpp", '#include "apps/commands/x.hpp"', "apps/plan does not see apps/commands"),
-    ("apps/plan/a.cpp", '#include "apps/report/x.hpp"', "apps/plan does not see apps/report"),
-    ("apps/study/a.cpp", '#include "apps/report/x.hpp"', None),
-    ("apps/topology/a.cpp", '#include "topology/x.hpp"', None),
+    ("apps/train/a.cpp", '#include "apps/lab/study/x.hpp"', "apps/train does not see apps/lab/study"),
+    ("apps/train/a.cpp", '#include "apps/lab/bench/x.hpp"', "apps/train does not see apps/lab/bench"),
+    ("apps/lab/plan/deep/a.cpp", '#include "apps/train/x.hpp"', None),
+    ("apps/lab/plan/a.cpp", '#include "apps/commands/x.hpp"', "apps/lab/plan does not see apps/commands"),
+    ("apps/lab/plan/a.cpp", '#include "apps/lab/study/x.hpp"', "apps/lab/plan does not see apps/lab/study"),
+    ("apps/records/a.cpp", '#include "apps/train/x.hpp"', "apps/records does not see apps/train"),
+    ("apps/lab/study/a.cpp", '#include "apps/records/x.hpp"', None),
+    ("apps/records/a.cpp", '#include "topology/x.hpp"', None),
     ("apps/data/a.cpp", '#include "apps/models/x.hpp"', "apps/data does not see apps/models"),
     ("apps/program/a.cpp", '#include "apps/commands/x.hpp"', None),
     ("apps/main.cpp", '#include "apps/program/x.hpp"', None),
@@ -306,8 +308,8 @@ CASES = [
     ("apps/train/a.cpp", "#include <mpi.h>", "MPI is included only in"),
     ("apps/train/a.cpp", "#include <cub/cub.cuh>", "CUDA is included only in"),
     ("apps/train/a.cpp", "#include <yaml-cpp/yaml.h>", "yaml-cpp is included only in"),
-    ("apps/plan/a.cpp", "#include <Eigen/Dense>", None),
-    ("apps/plan/a.cpp", "#include <Spectra/SymEigsSolver.h>", "Spectra is included only in"),
+    ("apps/lab/plan/a.cpp", "#include <Eigen/Dense>", None),
+    ("apps/lab/plan/a.cpp", "#include <Spectra/SymEigsSolver.h>", "Spectra is included only in"),
     ("core/torch/a.cpp", '#include "core/step/x.hpp"', None),
     ("core/torch/a.cpp", "#include <ATen/core/Tensor.h>", None),
     ("core/torch/a.cpp", '#include "apps/data/x.hpp"', "core/torch does not see apps/data"),
@@ -320,7 +322,7 @@ CASES = [
     ("core/step/a.cpp", '#include "topology/x.hpp"', None),
     ("core/step/a.cpp", '#include "core/torch/x.hpp"', "core/step does not see core/torch"),
     ("python/src/a.cpp", '#include "core/torch/x.hpp"', "python does not see core/torch"),
-    ("python/src/a.cpp", '#include "apps/plan/x.hpp"', None),
+    ("python/src/a.cpp", '#include "apps/lab/plan/x.hpp"', None),
     ("python/src/a.cpp", '#include "apps/train/x.hpp"', "python does not see apps/train"),
     ("python/src/a.cpp", "#include <nanobind/nanobind.h>", None),
     ("core/step/a.cpp", "#include <nanobind/nanobind.h>", "nanobind is included only in"),

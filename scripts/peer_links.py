@@ -5,7 +5,7 @@
     scripts/hosts.sh --hosts 2 --rate 200mbit --latency 50ms mpirun build/peers/bin/python scripts/peer_links.py
 
 Two ranks exchange blocks in both directions at once. The blocks follow one another without a pause in a train of at least
-40 round trips, and those of the first 15 do not count (apps/plan/pair_timer.hpp). Then come sums of such blocks, one
+40 round trips, and those of the first 15 do not count (apps/lab/plan/pair_timer.hpp). Then come sums of such blocks, one
 after the other. Prints one JSON line with the keys of `gossamer bench links --json`. Needs torch.
 """
 import argparse

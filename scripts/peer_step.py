@@ -7,7 +7,7 @@
 
 Engines: gossamer (the Python package; build/python/package must be on PYTHONPATH), decent-dp (PyPI), ddp (PyTorch's DistributedDataParallel), ddp-bf16 (the same, with gradients sent as bfloat16),
 local (no communication). gloo on the CPU.
-Models, initial values and data follow from a seed as apps/bench/reference_task.hpp says, so the losses must be those of
+Models, initial values and data follow from a seed as apps/lab/bench/reference_task.hpp says, so the losses must be those of
 gossamer's `local` (local), `gossip` (decent-dp). Prints one JSON line with the keys of `gossamer bench step`.
 Needs torch, decent-dp, numpy: scripts/compare_peers.sh installs them into a venv of its own.
 """

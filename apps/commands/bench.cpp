@@ -8,13 +8,13 @@
 #include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 
-#include "apps/bench/kernel_bench.hpp"
-#include "apps/bench/reference_task.hpp"
-#include "apps/bench/step_bench.hpp"
 #include "apps/commands/commands.hpp"
 #include "apps/commands/simd_option.hpp"
 #include "apps/commands/start_options.hpp"
 #include "apps/commands/timeline_options.hpp"
+#include "apps/lab/bench/kernel_bench.hpp"
+#include "apps/lab/bench/reference_task.hpp"
+#include "apps/lab/bench/step_bench.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/local_processes.hpp"
 #include "apps/train/start_store.hpp"

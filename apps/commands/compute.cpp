@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <torch/cuda.h>
 
-#include "apps/bench/statistics.hpp"
 #include "apps/commands/commands.hpp"
+#include "apps/lab/bench/statistics.hpp"
 #include "apps/train/compute_threads.hpp"
 #include "apps/train/device_choice.hpp"
 #include "apps/train/rank_setup.hpp"

@@ -1,6 +1,6 @@
 // gossamer plan
 
-#include "apps/plan/plan.hpp"
+#include "apps/lab/plan/plan.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -14,7 +14,7 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/settings.hpp"
-#include "apps/plan/plan_request.hpp"
+#include "apps/lab/plan/plan_request.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
 

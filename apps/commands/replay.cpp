@@ -1,6 +1,6 @@
 // gossamer replay CASE_DIR
 
-#include "apps/replay/replay.hpp"
+#include "apps/lab/replay/replay.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // gossamer report RUN [RUN ...] and gossamer watch RUN
 
-#include "apps/report/report.hpp"
+#include "apps/records/report.hpp"
 
 #include <chrono>
 #include <cstdio>
@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "apps/commands/commands.hpp"
-#include "apps/report/chart.hpp"
-#include "apps/report/run_record.hpp"
-#include "apps/report/timeline_picture.hpp"
+#include "apps/records/chart.hpp"
+#include "apps/records/run_record.hpp"
+#include "apps/records/timeline_picture.hpp"
 #include "apps/train/folder_lock.hpp"
 #include "apps/train/progress_line.hpp"
 #include "apps/train/run_folder.hpp"

@@ -11,8 +11,8 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/commands/settings.hpp"
-#include "apps/simulate/simulation.hpp"
-#include "apps/simulate/simulation_report.hpp"
+#include "apps/lab/simulate/simulation.hpp"
+#include "apps/lab/simulate/simulation_report.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"

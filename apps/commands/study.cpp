@@ -1,6 +1,6 @@
 // gossamer bench topologies CONFIG.yaml [key.sub=value ...]
 
-#include "apps/study/study.hpp"
+#include "apps/lab/study/study.hpp"
 
 #include <iostream>
 #include <memory>

@@ -10,7 +10,7 @@
 #include "apps/commands/commands.hpp"
 #include "apps/commands/list.hpp"
 #include "apps/commands/output_file.hpp"
-#include "apps/topology/topology_report.hpp"
+#include "apps/records/topology_report.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"

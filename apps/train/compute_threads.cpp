@@ -5,8 +5,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "apps/records/json.hpp"
 #include "apps/train/environment.hpp"
-#include "apps/train/json.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {

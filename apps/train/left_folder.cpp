@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "apps/records/json.hpp"
 #include "apps/train/folder_lock.hpp"
-#include "apps/train/json.hpp"
 #include "apps/train/run_folder.hpp"
 
 namespace gossamer::apps {

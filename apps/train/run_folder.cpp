@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-#include "apps/train/json.hpp"
+#include "apps/records/json.hpp"
 #include "apps/train/model_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"

@@ -7,10 +7,10 @@
 #include <nanobind/stl/string.h>
 #include <nlohmann/json.hpp>
 
-#include "apps/plan/plan.hpp"
-#include "apps/plan/plan_request.hpp"
-#include "apps/simulate/simulation.hpp"
-#include "apps/simulate/simulation_report.hpp"
+#include "apps/lab/plan/plan.hpp"
+#include "apps/lab/plan/plan_request.hpp"
+#include "apps/lab/simulate/simulation.hpp"
+#include "apps/lab/simulate/simulation_report.hpp"
 
 namespace gossamer::python {
 namespace {

@@ -12,8 +12,8 @@
 
 #include <unistd.h>
 
-#include "apps/report/run_record.hpp"
-#include "apps/report/timeline_picture.hpp"
+#include "apps/records/run_record.hpp"
+#include "apps/records/timeline_picture.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/manifest.hpp"

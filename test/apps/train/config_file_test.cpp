@@ -14,9 +14,9 @@
 
 #include <gtest/gtest.h>
 
-#include "apps/plan/links.hpp"
-#include "apps/simulate/simulation.hpp"
-#include "apps/study/study_config.hpp"
+#include "apps/lab/plan/links.hpp"
+#include "apps/lab/simulate/simulation.hpp"
+#include "apps/lab/study/study_config.hpp"
 #include "apps/train/run_config.hpp"
 #include "base/text.hpp"
 #include "comm/backends.hpp"

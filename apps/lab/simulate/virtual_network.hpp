@@ -1,0 +1,58 @@
+#pragma once
+// The lanes between the virtual ranks of a simulation, each a wire (virtual_wire.hpp). With nodes,
+// the ranks inside a node and those at one place of all nodes have networks of their own.
+//
+// Protocol: all ranks start the same round of their lanes, one thread calls deliver(), then every
+// rank takes what has arrived.
+//
+// Thread safety: that of VirtualWire; lanes_of() and deliver() are for one thread.
+
+#include <memory>
+#include <vector>
+
+#include "apps/lab/simulate/virtual_wire.hpp"
+#include "base/worker_pool.hpp"
+#include "core/exchange/lane.hpp"
+
+namespace gossamer::apps {
+
+class VirtualNetwork {
+ public:
+  /// Parameters as in VirtualWire.
+  VirtualNetwork(std::shared_ptr<const Topology> topology, int world_size,
+                 const Codec* codec = nullptr);
+  ~VirtualNetwork();
+  VirtualNetwork(const VirtualNetwork&) = delete;
+  VirtualNetwork& operator=(const VirtualNetwork&) = delete;
+
+  /// The factory of one rank's lanes. Every rank must make the same lanes in the same order, one
+  /// rank after the other.
+  LaneFactory& lanes_of(int rank);
+  void deliver(WorkerPool& pool);
+  /// See VirtualWire::weights().
+  [[nodiscard]] const std::vector<double>& weights() const;
+
+ private:
+  class RankLanes;
+  friend class RankLanes;
+
+  [[nodiscard]] int node_size() const;
+  /// The lanes of a rank's node, and of the ranks with its place in all nodes.
+  NodeLanes nodes_of(int rank);
+
+  std::shared_ptr<const Topology> topology_;
+  int world_size_;
+  const Codec* codec_;
+  std::vector<std::unique_ptr<VirtualWire>> wires_;
+  std::vector<std::unique_ptr<RankLanes>> ranks_;
+  /// The networks of LaneFactory::split_by_node(): one for each node, and one for each place in a
+  /// node. Empty before the first rank asks for its own.
+  std::vector<std::unique_ptr<VirtualNetwork>> inside_;
+  std::vector<std::unique_ptr<VirtualNetwork>> between_;
+  /// The weights of ranks whose lanes follow no topology, or a topology between nodes.
+  std::vector<double> weights_;
+  /// The peers of every rank in LaneMembers::kTree. Empty until the first rank asks for its peers.
+  std::vector<std::vector<int>> tree_peers_;
+};
+
+}  // namespace gossamer::apps

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/simulate/virtual_ranks.hpp"
+#include "apps/lab/simulate/virtual_ranks.hpp"
 #include "base/options.hpp"
 #include "base/random.hpp"
 #include "optim/registry.hpp"

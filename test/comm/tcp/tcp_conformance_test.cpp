@@ -40,6 +40,7 @@ std::vector<Way> ways() {
   Way ring{"ring", sockets.options};
   ring.options.least_ring_bytes = 0;
   if (kThreadSanitized) return {memory, tls};
+  if (kSanitized) return {memory, tls, ring};
   return {memory, sockets, streams, tls, ring};
 }
 

@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include "apps/simulate/virtual_ranks.hpp"
+#include "apps/lab/simulate/virtual_ranks.hpp"
 #include "base/random.hpp"
 #include "core/algorithms/algorithm.hpp"
 #include "topology/rank_round.hpp"

@@ -56,8 +56,8 @@ struct Variant {
 };
 std::vector<Variant> variants() {
   const Variant whole = {.gradients = {.clip_mode = ClipMode::kGlobal, .clip_norm = 0.6}};
-  // The thread sanitizer sees the same threads in the others.
-  if (kThreadSanitized) return {{}, whole};
+  // A sanitizer sees the same threads and memory in the others.
+  if (kSanitized) return {{}, whole};
   return {{},
           whole,
           {.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6}},

@@ -342,8 +342,8 @@ TEST_P(Survivors, GoOnLikeAFreshRunOfFewerRanks) {
     if (on_device && codes && !AlgorithmChoice(variant.first).entry().codes_on_host) continue;
     for (const Death death :
          {Death::kBetweenSteps, Death::kBetweenGradients, Death::kAfterGradients}) {
-      // The same threads meet at other places of a step.
-      if (kThreadSanitized && death != Death::kBetweenGradients) continue;
+      // The same code runs, and the same threads meet, at other places of a step.
+      if (kSanitized && death != Death::kBetweenGradients) continue;
       SCOPED_TRACE(concat(variant.text(), ", death ", static_cast<int>(death)));
       const Survival survival = survive(GetParam(), variant, death);
       for (const auto& values : survival.values) EXPECT_FALSE(values.empty());

@@ -1,83 +1,48 @@
 #include "apps/train/training_loop.hpp"
 
-#include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <mutex>
 #include <utility>
 
-#include <ATen/Parallel.h>
+#include <ATen/CPUGeneratorImpl.h>
 
+#include "apps/train/advice.hpp"
 #include "apps/train/agreement.hpp"
-#include "apps/train/model_file.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "core/torch/torch_stream.hpp"
+#include "core/bucket/model_average.hpp"
+#include "core/checkpoint/average.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/state_file.hpp"
+#include "core/exchange/block_checksum.hpp"
+#include "core/torch/parameters.hpp"
 #include "topology/rank_round.hpp"
 
 namespace gossamer::apps {
 namespace {
 
-// Streams of the run's seed, so that no two uses draw the same numbers.
-constexpr std::uint64_t kModelStream = 1;
-// Losses that wait on a GPU until they are read.
-constexpr std::int64_t kMostUnread = 1000;
-
-std::shared_ptr<Model> make_net(const RunConfig& config, const TrainingLoop::Setup& setup) {
-  auto net = config.model->make(setup.data->train->shape());
-  Random random(config.seed, kModelStream);
-  net->reset(random);
-  // Not only at the end of the run, when it would be too late.
-  check_savable(*net);
-  // The wrapper copies the values of rank 0 to the other ranks.
-  if (setup.world.rank != 0 || setup.resumes || config.model_init.empty()) return net;
-  const std::string difference =
-      load_model_file(config.model_init, *net, config.model_init_partial,
-                      "To load only the values that fit, set model.init_partial: true.");
-  if (!difference.empty()) setup.logger.warning(difference);
-  return net;
+/// Shows the visitor the state of LibTorch's generator of random numbers. `takes`: loading changes
+/// the generator.
+void visit_generator(StateVisitor& visitor, bool takes) {
+  // Ranks of one process share the generator. The models of this program draw nothing from it, but
+  // models of others may, for dropout.
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  torch::Tensor state = generator.get_state();
+  visitor.block("random/torch",
+                {.data = state.data_ptr(), .numel = state.numel(), .dtype = DType::kUInt8});
+  if (visitor.loads() && takes) generator.set_state(state);
 }
 
-/// Collective, unless the rank joins.
-std::shared_ptr<Model> make_net_together(const RunConfig& config, const TrainingLoop::Setup& setup,
-                                         const LossEntry& loss) {
-  const auto make = [&] {
-    check_targets(loss, *setup.data);
-    return make_net(config, setup);
-  };
-  return setup.joins ? make() : jointly_slow(setup.communicator, make);
-}
-
-std::shared_ptr<Model> place_net(std::shared_ptr<Model> net, const RunConfig& config,
-                                 Device device) {
-  net->to(torch_device(device));
-  set_parameter_types(*net, config.device.precision);
-  return net;
-}
-
-DataParallelOptions model_options(const RunConfig& config, const TrainingLoop::Setup& setup,
-                                  std::shared_ptr<const Schedule> schedule, TorchStream& stream,
-                                  std::shared_ptr<Timeline> timeline) {
-  return {.exchange = config.exchange,
-          .optimizer = config.optimizer,
-          .schedule = std::move(schedule),
-          .weight_decay = config.weight_decay,
-          .decay_bias_and_norm = config.decay_bias_and_norm,
-          .parameter_groups = config.parameter_groups,
-          .gradients = config.gradients,
-          .stream = &stream,
-          .num_threads = at::get_num_threads(),
-          .bucket_bytes = config.bucket_bytes,
-          .mean_over_micro_batches = true,
-          .dry_run = setup.dry_run,
-          .joins = setup.joins,
-          .timeline = std::move(timeline),
-          .logger = setup.world.rank == 0 ? setup.logger : Logger()};
-}
-
-std::optional<StepTimeline> make_timeline(const RunConfig& config,
-                                          const TrainingLoop::Setup& setup) {
-  if (config.timeline.empty() || setup.dry_run) return std::nullopt;
-  return StepTimeline(setup.communicator, {.path = config.timeline, .about = config.output_dir});
+/// Collective. A checksum of each rank's parameters, as text.
+std::vector<std::string> parameter_checksums(Communicator& communicator, const StepRunner& runner) {
+  std::uint64_t sum = 0;
+  for (const torch::Tensor& parameter : runner.model().parameters()) {
+    sum = sum * 31 + checksum(block_of_tensor(parameter.cpu()));
+  }
+  return communicator.all_gather(concat(std::hex, sum));
 }
 
 }  // namespace
@@ -85,282 +50,101 @@ std::optional<StepTimeline> make_timeline(const RunConfig& config,
 TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
     : config_(config),
       setup_(setup),
-      changes_({present_world(config, setup.world, 0)}),
-      phases_(config.phases),
-      loss_(loss_for(config.loss, setup.data->train->target())),
-      batches_(std::in_place, batches_of(config, setup, changes_)),
-      steps_(make_steps(config, *batches_)),
-      device_(config.device, {.host = setup.communicator,
-                              .world = setup.world,
-                              .logger = setup.logger,
-                              .timeout_s = config.comm_timeout_s,
-                              .joins = setup.joins}),
-      step_timeline_(make_timeline(config, setup)),
-      timeline_(step_timeline_ ? step_timeline_->timeline() : nullptr),
-      net_(place_net(make_net_together(config, setup, loss_), config, device_.device())),
-      model_(net_, device_.communicator(),
-             model_options(config, setup, steps_.schedule(), device_.stream(), timeline_)),
-      progress_(config.progress, setup.logger) {
-  model_.train();
-  if (setup.world.rank == 0 && batches_->batch_size() < config.batch_size) {
-    setup.logger.warning(concat("data.batch_size is ", config.batch_size, ", but each of the ",
-                                setup.world.size, " ranks has only ", batches_->batch_size(),
-                                " samples, so a step takes ", batches_->batch_size(),
-                                " per rank; use more data, fewer ranks or a smaller "
-                                "data.batch_size"));
+      data_(config, setup_),
+      runner_(config, setup_, data_),
+      evaluator_(config, setup_, runner_, data_.steps()),
+      phases_(config, setup_, runner_, data_.steps()),
+      recorder_(config, setup_, data_, runner_, evaluator_,
+                [this](Json& status, std::vector<std::string>& faults) {
+                  checkpoints_.add_status(status, faults);
+                  survival_.add_status(status);
+                }),
+      checkpoints_(config, setup_, data_.steps(), runner_, evaluator_, recorder_,
+                   [this](StateVisitor& visitor) { visit(visitor); }),
+      survival_(config, setup_,
+                {.data = data_,
+                 .runner = runner_,
+                 .phases = phases_,
+                 .evaluator = evaluator_,
+                 .recorder = recorder_,
+                 .checkpoints = checkpoints_,
+                 .state = state_}) {
+  if (setup_.is_first()) warn_of_data();
+}
+
+void TrainingLoop::warn_of_data() const {
+  if (data_.batch_size() < config_.batch_size) {
+    setup_.logger.warning(concat("data.batch_size is ", config_.batch_size, ", but each of the ",
+                                 setup_.world.size, " ranks has only ", data_.batch_size(),
+                                 " samples, so a step takes ", data_.batch_size(),
+                                 " per rank; use more data, fewer ranks or a smaller "
+                                 "data.batch_size"));
   }
-  if (setup.world.rank == 0) {
-    const std::string doubt = doubt_about_validation(*setup.data);
-    if (!doubt.empty()) setup.logger.warning(doubt);
-  }
-  if (config.device.precision == Precision::kFp16) scaler_.emplace();
-  if (config.ema) ema_.emplace(*net_, *config.ema);
-  if (!config.device.graph || setup.dry_run) return;
-  graphed_.emplace(model_.core(), make_step_graph(device_.device()),
-                   [this](const std::vector<torch::Tensor>& batch) {
-                     return forward({.inputs = batch[0], .targets = batch[1]});
-                   });
-}
-
-torch::Tensor TrainingLoop::forward(const Batch& batch) {
-  const ScopedTimer timer(forward_s_);
-  const TimelineScope scope(timeline_.get(), {.what = "forward"});
-  const AutocastScope autocast(device_.device(), config_.device.precision);
-  return loss_.of(model_.forward(batch.inputs), batch.targets, /*sum=*/false);
-}
-
-void TrainingLoop::set_elapsed(double seconds) {
-  begin_ = Clock::now() -
-           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-double TrainingLoop::elapsed_s() const {
-  return std::chrono::duration<double>(Clock::now() - begin_).count();
-}
-
-Batch TrainingLoop::next_batch(std::int64_t part) {
-  const TimelineScope scope(timeline_.get(), {.what = "batch"});
-  const Batch batch = batches_->take(batches_->dealer().first_batch_of(steps_.own()) + part);
-  num_samples_ += batch.inputs.size(0);
-  window_.samples += batch.inputs.size(0);
-  const c10::Device place = torch_device(device_.device());
-  return {.inputs = to_device(batch.inputs, place), .targets = to_device(batch.targets, place)};
-}
-
-void TrainingLoop::check_finite(const torch::Tensor& loss) {
-  // On a GPU, where reading the loss would wait for it, the sweep leaves out what is not finite.
-  if (!device_.stream().immediate() || config_.gradients.nonfinite != NonFinite::kAbort) return;
-  const double value = loss.item<double>();
-  if (std::isfinite(value)) return;
-  throw NonFiniteError(concat("rank ", setup_.world.rank, ", step ", steps_.own() + 1,
-                              ": the loss is ", value, "; try a smaller optimizer.lr"));
-}
-
-torch::Tensor TrainingLoop::forward_and_backward() {
-  torch::Tensor sum;
-  for (std::int64_t part = 0; part < config_.accumulate; ++part) {
-    const torch::Tensor loss = forward(next_batch(part));
-    // Before backward, so that no peer gets to mix with what would come of it.
-    check_finite(loss);
-    sum = part == 0 ? loss.detach() : sum + loss.detach();
-    model_.set_accumulate_grad(part + 1 < config_.accumulate);
-    const ScopedTimer timer(backward_s_);
-    const TimelineScope scope(timeline_.get(), {.what = "backward"});
-    net_->backward(scaler_ ? loss * scaler_->scale() : loss);
-  }
-  return config_.accumulate == 1 ? sum : sum / config_.accumulate;
-}
-
-torch::Tensor TrainingLoop::train_step() {
-  torch::Tensor loss;
-  if (graphed_) {
-    const Batch batch = next_batch(0);
-    const ScopedTimer timer(backward_s_);
-    const TimelineScope scope(timeline_.get(), {.what = "graph"});
-    loss = graphed_->step({batch.inputs, batch.targets});
-  } else {
-    if (scaler_) model_.set_gradient_scale(1.0 / scaler_->scale());
-    const std::int64_t skipped = scaler_ ? model_.progress().num_skipped : 0;
-    loss = forward_and_backward();
-    if (scaler_) scaler_->update(model_.progress().num_skipped > skipped);
-  }
-  update_ema();
-  lr_ = model_.last_lr();
-  steps_.add();
-  ++window_.steps;
-  return loss;
-}
-
-void TrainingLoop::update_ema() {
-  if (!ema_ || setup_.dry_run) return;
-  owes_ema_ = model_.holds_step();
-  if (!owes_ema_) ema_->update(model_.model_weight());
-}
-
-void TrainingLoop::advance() {
-  // On a GPU it is known after a step whether the step was left out. Nothing waits for that here;
-  // records have it. Ranks in step leave out the same steps.
-  const bool tells = device_.stream().immediate() && (setup_.world.rank == 0 || !steps_.in_step());
-  const std::int64_t skipped = tells ? model_.progress().num_skipped : 0;
-  {
-    const ScopedTimer timer(window_.seconds);
-    const ScopedTimer total(train_s_);
-    const TimelineScope scope(timeline_.get(), {.what = "step"});
-    window_.unread.push_back(train_step());
-    if (device_.stream().immediate() || std::ssize(window_.unread) >= kMostUnread) read_losses();
-  }
-  is_recorded_ = false;
-  if (tells && model_.progress().num_skipped != skipped) {
-    setup_.logger.warning(concat("step ", steps_.own(), " is left out: a gradient is not finite (",
-                                 model_.progress().num_skipped, " so far)"));
-  }
-}
-
-void TrainingLoop::switch_to(std::size_t phase, bool is_sparse) {
-  const TimelineScope scope(timeline_.get(), {.what = "switch"});
-  const RunPhase& next = phases_[phase];
-  AlgorithmSwitch method = next.method_with(is_sparse);
-  // Consensus control must not move the models.
-  if (phase == phase_) method.average = false;
-  model_.switch_to(method);
-  phase_ = phase;
-  is_sparse_ = is_sparse;
-}
-
-void TrainingLoop::follow_phases() {
-  std::size_t phase = phase_;
-  while (phase + 1 < phases_.size() && phases_[phase + 1].first_step <= steps_.run()) {
-    ++phase;
-  }
-  if (phase == phase_) return;
-  switch_to(phase, false);
-  if (setup_.world.rank == 0) {
-    setup_.logger.info(concat("after step ", steps_.run(), ": ", describe(phases_[phase].method)));
-  }
-}
-
-void TrainingLoop::control_consensus() {
-  const auto& control = phases_[phase_].control;
-  if (!control || steps_.run() % control->every != 0) return;
-  const Consensus consensus = measure_consensus();
-  earlier_metrics_.bytes_sent +=
-      exchange_bytes(model_.plan().bytes(), static_cast<std::size_t>(setup_.world.size));
-  const double distance = consensus.distance / consensus.norm;
-  const double first_lr = config_.lr * steps_.lr_scale();
-  const double lr_factor = first_lr > 0.0 ? model_.lr() / first_lr : 1.0;
-  const bool is_sparse = control->chooses_sparse(is_sparse_, distance, lr_factor);
-  if (is_sparse == is_sparse_) return;
-  switch_to(phase_, is_sparse);
-  if (setup_.world.rank == 0) {
-    setup_.logger.info(
-        concat("after step ", steps_.run(), ": ", describe(phases_[phase_].method_with(is_sparse)),
-               ", because the consensus distance is ", shortest(distance),
-               " of the model and the target is ", shortest(control->target * lr_factor)));
-  }
-}
-
-void TrainingLoop::read_losses() {
-  if (window_.unread.empty()) return;
-  const torch::Tensor all = torch::stack(window_.unread).to(torch::kCPU, torch::kFloat64);
-  window_.unread.clear();
-  for (std::int64_t i = 0; i < all.numel(); ++i) {
-    const double loss = all.data_ptr<double>()[i];
-    if (!std::isfinite(loss)) continue;
-    window_.loss += loss;
-    ++window_.num_losses;
-  }
+  const std::string doubt = doubt_about_validation(*setup_.data);
+  if (!doubt.empty()) setup_.logger.warning(doubt);
 }
 
 void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& checkpoint) {
-  folder_ = std::move(folder);
-  begin_ = Clock::now();
-  last_checkpoint_ = begin_;
-  window_ = {};
-  num_samples_ = 0;
-  if (folder_ != nullptr && config_.tensorboard) folder_->use_tensorboard();
+  recorder_.begin(std::move(folder));
+  checkpoints_.begin();
   try {
-    has_joined_ = setup_.joins;
-    if (has_joined_) {
-      survive([this] { enter(setup_.communicator.elastic()->membership()); });
+    survival_.begin();
+    if (survival_.has_joined()) {
+      survival_.survive([this] { survival_.enter(setup_.communicator.elastic()->membership()); });
     } else {
-      if (setup_.communicator.is_elastic())
-        membership_ = setup_.communicator.elastic()->membership();
-      told_members_ = membership_.members;
-      // Before another rank may have to go on with the folder. restore() begins where a run
-      // continues.
-      if (setup_.communicator.is_elastic() && folder_ != nullptr && checkpoint.empty())
-        folder_->begin();
-      hear_of_folder();
-      open_checkpoints();
+      // Before another rank may have to go on with the folder. restore() begins the folder where a
+      // run continues.
+      if (setup_.communicator.is_elastic() && recorder_.folder() != nullptr && checkpoint.empty()) {
+        recorder_.folder()->begin();
+      }
+      recorder_.share_folder();
+      checkpoints_.open(survival_.membership().members);
     }
     if (!checkpoint.empty()) {
       restore(checkpoint);
-      restored_step_ = steps_.run();
+      checkpoints_.note_restored();
       keep_reshaped();
-      if (folder_ != nullptr) folder_->write_configuration();
+      if (recorder_.folder() != nullptr) recorder_.folder()->write_configuration();
     }
     apart([&] { train(); });
     close();
   } catch (const std::exception& error) {
-    progress_.end_line();
+    recorder_.end_line();
     // If the others have gone on without this rank, the folder is theirs.
     const bool is_theirs =
         setup_.communicator.is_elastic() && exit_code_of(error) == ExitCode::kPreempted;
-    if (!is_theirs) write_failure(error);
+    if (!is_theirs) recorder_.write_failure(error);
     throw;
   }
 }
 
-void TrainingLoop::note_sharing() {
-  if (folder_ == nullptr || std::exchange(has_noted_sharing_, true)) return;
-  const HostSharing sharing = model_.host_sharing();
-  folder_->note("shared_memory",
-                {{"sharing_ranks", sharing.num_sharing}, {"refused_ranks", sharing.num_refused}});
-}
-
-void TrainingLoop::record() {
-  note_sharing();
-  if (steps_.is_due(config_.consensus_every)) last_consensus_ = measure_consensus().distance;
-  if (steps_.is_due(config_.log_every) || steps_.is_due(config_.consensus_every)) write_step();
-  if (steps_.is_due(config_.eval_every) && !steps_.is_over()) evaluate_and_record();
-  heed_divergence();
-}
-
-void TrainingLoop::iterate() {
-  if (!is_recorded_) {
-    control_consensus();
-    record();
-    is_recorded_ = true;
+void TrainingLoop::train() {
+  recorder_.write_status();
+  const StepCount& steps = data_.steps();
+  if (auto& timeline = runner_.step_timeline(); timeline && !survival_.has_joined()) {
+    timeline->set_steps(
+        config_.timeline_steps.value_or(default_timeline_steps(steps.total() - steps.run())));
   }
-  if (steps_.is_over() || is_out_of_patience()) return;
-  admit_others();
-  meet();
-  if (checkpoint_is_due()) {
-    checkpointer_->finish();
-    start_checkpoint();
-  }
-  follow_timeline(/*is_over=*/false);
-  follow_phases();
-  steps_.settle();
-  advance();
-}
-
-bool TrainingLoop::is_at_end() const {
-  return is_recorded_ && (steps_.is_over() || is_out_of_patience());
+  if (steps.in_step()) return train_in_step();
+  if (evaluator_.is_due_after_resume(checkpoints_.restored_step())) evaluate_and_record();
+  train_asynchronously();
+  end();
 }
 
 void TrainingLoop::train_in_step() {
   if (setup_.communicator.is_elastic()) {
     // Once, because ranks that have recovered are all here. A rank that has joined finds them here.
-    if (!has_joined_) survive([this] { setup_.communicator.barrier(); });
+    if (!survival_.has_joined()) survival_.survive([this] { setup_.communicator.barrier(); });
     // Records of the run before it was resumed may be of other members.
-    if (restored_step_ >= 0 && membership_.epoch == 0) write_members(Json::object());
+    if (checkpoints_.restored_step() >= 0 && survival_.membership().epoch == 0) {
+      survival_.write_members(Json::object());
+    }
   }
-  // Decided anew after every loss of ranks, because those that are left follow rank 0.
-  while (!has_ended_) {
-    survive([this] {
-      device_.communicator().check();
-      if (resumes_before_evaluation()) {
+  // Decided anew after every loss of ranks, because the ranks that are left follow rank 0.
+  while (!state_.has_ended) {
+    survival_.survive([this] {
+      runner_.device().communicator().check();
+      if (evaluator_.is_due_after_resume(checkpoints_.restored_step())) {
         evaluate_and_record();
       } else {
         is_at_end() ? end() : iterate();
@@ -369,61 +153,241 @@ void TrainingLoop::train_in_step() {
   }
 }
 
-void TrainingLoop::end() {
-  follow_timeline(/*is_over=*/true);
-  if (is_out_of_patience() && setup_.world.rank == 0) {
-    setup_.logger.info(concat("ends after step ", steps_.run(), " of ", steps_.total(),
-                              ": the loss of the mean model was least after step ", best_step_,
-                              ", ", num_worse_, " evaluations ago (train.patience)"));
+void TrainingLoop::iterate() {
+  if (!state_.is_recorded) {
+    control_consensus();
+    record();
+    state_.is_recorded = true;
   }
-  if (meetings_) meetings_->leave();
-  admit(false);
-  finish();
-  is_saved_ = true;
-  // A rank that has not heard that all is saved would ask ranks that have left.
-  if (setup_.communicator.is_elastic()) setup_.communicator.barrier();
-  has_ended_ = true;
+  if (data_.steps().is_over() || evaluator_.is_out_of_patience()) return;
+  // A checkpoint that is being written is one of the present members.
+  if (!checkpoints_.is_under_way()) setup_.admit(true);
+  checkpoints_.meet();
+  if (checkpoints_.is_due()) checkpoints_.start();
+  runner_.follow_timeline(/*is_over=*/false);
+  phases_.follow();
+  data_.steps().settle();
+  advance();
+}
+
+void TrainingLoop::advance() {
+  runner_.advance();
+  state_.is_recorded = false;
 }
 
 void TrainingLoop::hear_steps(std::int64_t steps_of_all) {
-  steps_.hear(steps_of_all / setup_.world.size, model_.progress().num_updates());
+  data_.steps().hear(steps_of_all / setup_.world.size, runner_.model().progress().num_updates());
 }
 
 void TrainingLoop::train_asynchronously() {
-  while (!steps_.is_over() && !is_out_of_patience()) {
-    const std::optional<Meetings::News> news = meetings_->poll(own_news());
+  StepCount& steps = data_.steps();
+  while (!steps.is_over() && !evaluator_.is_out_of_patience()) {
+    const std::optional<Meetings::News> news = checkpoints_.poll();
     if (!news) {
       advance();
       continue;
     }
-    steps_.settle();
+    steps.settle();
     hear_steps(news->steps);
-    if (!asks_for_something(*news)) continue;
-    model_.drain();
+    if (!checkpoints_.asks_for_something(*news)) continue;
+    runner_.model().drain();
     // The sum is older than the last steps.
     hear_steps(std::llround(
-        sum_over_ranks(setup_.communicator, {static_cast<double>(steps_.own())}).front()));
+        sum_over_ranks(setup_.communicator, {static_cast<double>(steps.own())}).front()));
     record();
-    act_upon(*news);
-    if (!steps_.is_over() && checkpoint_is_due()) {
-      checkpointer_->finish();
-      start_checkpoint();
-    }
+    checkpoints_.act_upon(*news);
+    if (!steps.is_over() && checkpoints_.is_due()) checkpoints_.start();
   }
 }
 
-void TrainingLoop::train() {
-  if (folder_ != nullptr) {
-    write_or_warn([&] { folder_->write_status(status("running"), /*sync=*/false); });
+bool TrainingLoop::is_at_end() const {
+  return state_.is_recorded && (data_.steps().is_over() || evaluator_.is_out_of_patience());
+}
+
+void TrainingLoop::control_consensus() {
+  if (!phases_.measures_now()) return;
+  const Consensus consensus = evaluator_.measure_consensus();
+  recorder_.add_bytes_sent(
+      exchange_bytes(runner_.model().plan().bytes(), static_cast<std::size_t>(setup_.world.size)));
+  phases_.hear(consensus);
+}
+
+void TrainingLoop::record() {
+  const StepCount& steps = data_.steps();
+  recorder_.note_sharing();
+  if (steps.is_due(config_.consensus_every)) {
+    recorder_.set_consensus(evaluator_.measure_consensus().distance);
   }
-  if (step_timeline_ && !has_joined_) {
-    step_timeline_->set_steps(
-        config_.timeline_steps.value_or(default_timeline_steps(steps_.total() - steps_.run())));
+  if (steps.is_due(config_.log_every) || steps.is_due(config_.consensus_every)) {
+    recorder_.write_step();
   }
-  if (steps_.in_step()) return train_in_step();
-  if (resumes_before_evaluation()) evaluate_and_record();
-  train_asynchronously();
-  end();
+  if (steps.is_due(config_.eval_every) && !steps.is_over()) evaluate_and_record();
+  heed_divergence();
+}
+
+void TrainingLoop::heed_divergence() {
+  Divergence& divergence = evaluator_.divergence();
+  if (!divergence.is_news()) return;
+  const std::string text = concat(divergence.what(), "; ", advice_against_divergence(config_));
+  if (!config_.stops_diverged) {
+    if (setup_.is_first()) setup_.logger.warning(text);
+    return;
+  }
+  checkpoints_.leave_meetings();
+  checkpoints_.wait();
+  runner_.model().drain();
+  checkpoints_.leave_with(
+      {.text = concat(text, " (train.diverged: stop)"), .code = ExitCode::kNonFinite});
+}
+
+Evaluation TrainingLoop::evaluate() {
+  // Meetings count batches for a while.
+  checkpoints_.leave_meetings();
+  // A rank that joined now would make the evaluation begin anew.
+  setup_.admit(false);
+  // Equally many batches on all ranks, so that they meet before the same one.
+  std::int64_t batch = 0;
+  try {
+    const Evaluation result =
+        evaluator_.evaluate(recorder_.folder(), [&] { checkpoints_.hear_signals(batch++); });
+    checkpoints_.leave_meetings();
+    // Where ranks are lost before, the evaluation is repeated.
+    evaluator_.count(result);
+    return result;
+  } catch (const CheckpointControl::Heard& heard) {
+    // The model has its own values again.
+    checkpoints_.stop(heard.news);
+  }
+}
+
+void TrainingLoop::evaluate_and_record() {
+  const TimelineScope scope(runner_.timeline(), {.what = "evaluation"});
+  recorder_.write_evaluation(evaluate());
+}
+
+void TrainingLoop::end() {
+  runner_.follow_timeline(/*is_over=*/true);
+  const StepCount& steps = data_.steps();
+  if (evaluator_.is_out_of_patience() && setup_.is_first()) {
+    setup_.logger.info(concat("ends after step ", steps.run(), " of ", steps.total(),
+                              ": the loss of the mean model was least after step ",
+                              evaluator_.best_step(), ", ", evaluator_.num_worse(),
+                              " evaluations ago (train.patience)"));
+  }
+  checkpoints_.leave_meetings();
+  setup_.admit(false);
+  finish();
+  state_.is_saved = true;
+  // A rank that has not heard that all is saved would ask ranks that have left.
+  if (setup_.communicator.is_elastic()) setup_.communicator.barrier();
+  state_.has_ended = true;
+}
+
+void TrainingLoop::finish() {
+  runner_.model().drain();
+  Summary summary = recorder_.summarize();
+  const std::vector<std::string> checksums = parameter_checksums(setup_.communicator, runner_);
+  // Whatever becomes of the evaluation, which may take long, what has been trained is there.
+  evaluator_.save_models(recorder_.folder());
+  checkpoints_.finish();
+  summary.evaluation = evaluate();
+  heed_divergence();
+  if (!evaluator_.has_record()) {
+    jointly_slow(setup_.communicator, [&] {
+      recorder_.write_evaluation(summary.evaluation);
+      return true;
+    });
+  }
+  jointly_slow(setup_.communicator, [&] {
+    recorder_.write_end(summary, checksums);
+    return true;
+  });
+  recorder_.show_end(summary);
+}
+
+void TrainingLoop::visit(StateVisitor& visitor) {
+  // State is that of the phase's algorithm.
+  phases_.visit(visitor);
+  runner_.visit_model(visitor);
+  data_.visit_changes(visitor);
+  runner_.visit_sums(visitor);
+  evaluator_.visit(visitor);
+  // After a change of the number of ranks each keeps the state with which it has begun.
+  visit_generator(visitor, /*takes=*/!setup_.reshapes);
+  // Nothing that is computed depends on what follows. Most of it differs from run to run.
+  survival_.visit(visitor);
+  runner_.visit_times(visitor);
+  if (visitor.loads()) {
+    check_restored();
+    // The mean of several ranks' states has made as many steps as they have in the mean.
+    data_.steps().resume(/*of_this_rank=*/!setup_.reshapes,
+                         runner_.model().progress().num_updates());
+  }
+  recorder_.visit(visitor);
+}
+
+void TrainingLoop::check_restored() const {
+  const StepCount& steps = data_.steps();
+  for (const std::int64_t made : {steps.run(), steps.own()}) {
+    if (made < 0 || made > Progress::kMostSteps) {
+      throw CheckpointError(
+          concat("the checkpoint is of step ", made, ", which no run can have saved"));
+    }
+  }
+  if (steps.run() <= steps.total()) return;
+  throw ConfigError(concat(config_.steps ? "run.steps" : "run.epochs", ": the run ends after step ",
+                           steps.total(), ", and its checkpoint is already past it, after step ",
+                           steps.run(),
+                           "; type a larger number, or run.output_dir=PATH for a new run"));
+}
+
+void TrainingLoop::restore(const std::string& checkpoint) {
+  // Names that begin so are removed if the run dies here.
+  const std::string average = concat(checkpoint, "/../", Checkpointer::kStaging, "average");
+  const Manifest manifest = jointly(setup_.communicator, [&] { return read_manifest(checkpoint); });
+  if (setup_.reshapes) {
+    jointly_slow(setup_.communicator, [&] {
+      if (setup_.is_first()) write_average(checkpoint, manifest.world_size, average);
+      return true;
+    });
+  }
+  const auto file = jointly(setup_.communicator, [&] {
+    return std::make_unique<SafetensorsFile>(
+        setup_.reshapes ? average : concat(checkpoint, "/", rank_file_name(setup_.world.rank)));
+  });
+  data_.begin_like(manifest);
+  StateLoader loader(*file);
+  visit(loader);
+  const std::int64_t step = data_.steps().run();
+  jointly(setup_.communicator, [&] {
+    loader.check_all_loaded();
+    // Ranks that go on from different steps would wait for one another.
+    if (manifest.step != step) {
+      throw CheckpointError(concat(checkpoint, ": the manifest is of step ", manifest.step,
+                                   ", and the state of rank ", setup_.world.rank, " of step ",
+                                   step));
+    }
+    return true;
+  });
+  // What lies in the folder may be of steps that are made again, perhaps in another way.
+  jointly_slow(setup_.communicator, [&] {
+    if (recorder_.folder() == nullptr) return true;
+    const bool has_best = evaluator_.best_step() > 0;
+    recorder_.folder()->replace_best(has_best ? concat(checkpoint, "/", kBestModelName) : "");
+    return true;
+  });
+  std::error_code ignored;
+  if (setup_.reshapes && setup_.is_first()) std::filesystem::remove(average, ignored);
+}
+
+void TrainingLoop::keep_reshaped() {
+  if (!setup_.reshapes || !checkpoints_.saves()) return;
+  const std::string error = checkpoints_.save();
+  if (error.empty()) return;
+  runner_.model().drain();
+  throw JointFailure(
+      concat("the mean of the saved states could not be saved: ", error, "; the run is as it was"),
+      ExitCode::kCheckpoint);
 }
 
 }  // namespace gossamer::apps

@@ -1,12 +1,10 @@
-// The part of the training loop that deals the data out, and counts the steps that follow from it.
+#include "apps/train/data_plan.hpp"
 
 #include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "apps/train/training_loop.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 
@@ -25,24 +23,16 @@ std::int64_t count_steps(const RunConfig& config, const BatchLoader& batches) {
   return steps;
 }
 
-}  // namespace
-
-WorldChange TrainingLoop::present_world(const RunConfig& config, const World& world,
-                                        std::int64_t step) {
-  return {.step = step,
-          .num_ranks = world.size,
-          .batch_size = config.batch_size,
-          .accumulate = config.accumulate};
-}
-
-StepCount TrainingLoop::make_steps(const RunConfig& config, const BatchLoader& batches) {
+/// Counts the steps of the whole run.
+StepCount make_steps(const RunConfig& config, const BatchLoader& batches) {
   const std::int64_t total = count_steps(config, batches);
   const bool in_step = !config.exchange.algorithm.entry().asynchronous();
   return {total, in_step, config.make_schedule(total)};
 }
 
-BatchLoader::Setup TrainingLoop::batches_of(const RunConfig& config, const Setup& setup,
-                                            const std::vector<WorldChange>& changes) {
+/// Deals the samples out. Throws ConfigError.
+BatchLoader::Setup batches_of(const RunConfig& config, const TrainingSetup& setup,
+                              const std::vector<WorldChange>& changes) {
   const Samples& train = *setup.data->train;
   const auto labels = train.labels();
   if (config.dirichlet_alpha && labels.empty()) {
@@ -63,24 +53,49 @@ BatchLoader::Setup TrainingLoop::batches_of(const RunConfig& config, const Setup
           .prefetch = config.prefetch};
 }
 
-void TrainingLoop::deal_from(std::int64_t step) {
+}  // namespace
+
+DataPlan::DataPlan(const RunConfig& config, const TrainingSetup& setup)
+    : config_(config),
+      setup_(setup),
+      changes_({present_world(0)}),
+      batches_(std::in_place, batches_of(config, setup, changes_)),
+      steps_(make_steps(config, *batches_)) {}
+
+WorldChange DataPlan::present_world(std::int64_t step) const {
+  return {.step = step,
+          .num_ranks = setup_.world.size,
+          .batch_size = config_.batch_size,
+          .accumulate = config_.accumulate};
+}
+
+Batch DataPlan::take(std::int64_t part) {
+  return batches_->take(batches_->dealer().first_batch_of(steps_.own()) + part);
+}
+
+void DataPlan::follow(const std::vector<std::int64_t>& changes, std::int64_t step) {
+  changes_ = changes_of(changes);
+  deal_from(step);
+}
+
+void DataPlan::deal_from(std::int64_t step) {
   // The first says how the run began, even where it has changed before its first step.
   const auto later = std::remove_if(changes_.begin() + 1, changes_.end(),
                                     [step](const auto& change) { return change.step >= step; });
   changes_.erase(later, changes_.end());
-  changes_.push_back(present_world(config_, setup_.world, step));
+  changes_.push_back(present_world(step));
   deal();
 }
 
-void TrainingLoop::deal() {
+void DataPlan::deal() {
   batches_.emplace(batches_of(config_, setup_, changes_));
   if (!config_.scale_lr || !steps_.in_step()) return;
   steps_.scale_lr(static_cast<double>(changes_.back().num_ranks) / changes_.front().num_ranks);
 }
 
-void TrainingLoop::deal_on(std::optional<std::int64_t> total) {
+void DataPlan::deal_on(std::optional<std::int64_t> total) {
   const WorldChange last = changes_.back();
-  const bool is_another = last != present_world(config_, setup_.world, last.step);
+  const bool is_another = last != present_world(last.step);
   if (is_another) {
     deal_from(steps_.run());
   } else {
@@ -92,7 +107,7 @@ void TrainingLoop::deal_on(std::optional<std::int64_t> total) {
   steps_.replan(steps, config_.make_schedule(steps));
 }
 
-void TrainingLoop::visit_changes(StateVisitor& visitor) {
+void DataPlan::visit_changes(StateVisitor& visitor) {
   constexpr const char* kNumber = "train/num_changes";
   std::int64_t total = steps_.total();
   const std::int64_t own_epochs = config_.steps ? 0 : config_.epochs;
@@ -120,7 +135,9 @@ void TrainingLoop::visit_changes(StateVisitor& visitor) {
   deal_on(has_some && epochs == own_epochs ? std::optional(total) : std::nullopt);
 }
 
-WorldChange TrainingLoop::beginning_of(const Manifest& manifest) const {
+void DataPlan::begin_like(const Manifest& manifest) {
+  // Ranks that do not go in step have no common changes.
+  if (!steps_.in_step()) return;
   WorldChange beginning = changes_.front();
   beginning.num_ranks = manifest.world_size;
   const auto take = [&manifest](const std::string& key, std::int64_t& number) {
@@ -129,7 +146,7 @@ WorldChange TrainingLoop::beginning_of(const Manifest& manifest) const {
   };
   take("data.batch_size", beginning.batch_size);
   take("train.accumulate", beginning.accumulate);
-  return changes_of(numbers_of({beginning})).front();
+  changes_ = changes_of(numbers_of({beginning}));
 }
 
 }  // namespace gossamer::apps

@@ -1,0 +1,384 @@
+#include "apps/train/run_recorder.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "apps/train/agreement.hpp"
+#include "apps/train/left_folder.hpp"
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "core/bucket/model_average.hpp"
+
+namespace gossamer::apps {
+namespace {
+
+// A writer that fails with the others writes within this time how the run has ended.
+constexpr auto kPatienceWithWriter = std::chrono::seconds(3);
+
+/// What a rank tells for the record of a window.
+struct WindowFigures {
+  double loss = 0.0;
+  double num_losses = 0.0;
+  double samples = 0.0;
+  double seconds = 0.0;
+  double wait_s = 0.0;
+  double steps = 0.0;
+  double all_steps = 0.0;
+  double num_skipped = 0.0;
+};
+
+/// What a rank tells for the summary of a run.
+struct RunFigures {
+  double forward_s = 0.0;
+  double backward_s = 0.0;
+  double wait_s = 0.0;
+  double update_s = 0.0;
+  double bytes_sent = 0.0;
+  double train_s = 0.0;
+  double samples = 0.0;
+  double num_wide_differences = 0.0;
+  double steps = 0.0;
+};
+
+/// Collective. The figures of all ranks, in rank order. Figures has members of type double alone.
+template <class Figures>
+std::vector<Figures> gather(Communicator& communicator, const Figures& own) {
+  using Row = std::array<double, sizeof(Figures) / sizeof(double)>;
+  static_assert(sizeof(Row) == sizeof(Figures));
+  const auto rank = static_cast<std::size_t>(communicator.rank());
+  const auto size = static_cast<std::size_t>(communicator.size());
+  const auto row = std::bit_cast<Row>(own);
+  std::vector<double> all(size * row.size());
+  std::ranges::copy(row, all.begin() + static_cast<std::ptrdiff_t>(rank * row.size()));
+  all = sum_over_ranks(communicator, std::move(all));
+  std::vector<Figures> rows;
+  for (auto begin = all.begin(); begin != all.end(); begin += std::ssize(row)) {
+    Row one;
+    std::copy_n(begin, one.size(), one.begin());
+    rows.push_back(std::bit_cast<Figures>(one));
+  }
+  return rows;
+}
+
+template <class Figures>
+double sum_of(const std::vector<Figures>& rows, double Figures::*figure) {
+  double sum = 0.0;
+  for (const Figures& row : rows) sum += row.*figure;
+  return sum;
+}
+
+/// `figure` of each rank.
+template <class Figures>
+std::vector<double> column(const std::vector<Figures>& rows, double Figures::*figure) {
+  std::vector<double> ranks;
+  for (const Figures& row : rows) ranks.push_back(row.*figure);
+  return ranks;
+}
+
+double sum_of(const std::vector<double>& numbers) {
+  double sum = 0.0;
+  for (const double number : numbers) sum += number;
+  return sum;
+}
+
+/// `figure` over `of`, of each rank.
+template <class Figures>
+std::vector<double> ratios(const std::vector<Figures>& rows, double Figures::*figure,
+                           double Figures::*of) {
+  std::vector<double> ranks;
+  for (const Figures& row : rows) ranks.push_back(row.*figure / row.*of);
+  return ranks;
+}
+
+/// The milliseconds that a step of each rank takes, of `seconds` in `steps`.
+template <class Figures>
+std::vector<double> ms_per_step(const std::vector<Figures>& rows, double Figures::*seconds,
+                                double Figures::*steps) {
+  std::vector<double> ranks;
+  for (const Figures& row : rows) ranks.push_back(1e3 / row.*steps * row.*seconds);
+  return ranks;
+}
+
+}  // namespace
+
+RunRecorder::RunRecorder(const RunConfig& config, const TrainingSetup& setup, const DataPlan& data,
+                         StepRunner& runner, Evaluator& evaluator, AddStatus add_status)
+    : config_(config),
+      setup_(setup),
+      data_(data),
+      runner_(runner),
+      evaluator_(evaluator),
+      add_status_(std::move(add_status)),
+      progress_(config.progress, setup.logger) {}
+
+void RunRecorder::begin(std::unique_ptr<RunFolder> folder) {
+  folder_ = std::move(folder);
+  begin_ = Clock::now();
+  runner_.begin_run();
+  if (folder_ != nullptr && config_.tensorboard) folder_->use_tensorboard();
+}
+
+void RunRecorder::share_folder() {
+  const std::string path = folder_ != nullptr ? folder_->path() : "";
+  folder_path_ = setup_.communicator.all_gather(path).front();
+  folder_writer_ = setup_.communicator.all_gather(this_process()).front();
+}
+
+void RunRecorder::follow_folder(std::string path, std::string writer) {
+  folder_path_ = std::move(path);
+  folder_writer_ = std::move(writer);
+}
+
+bool RunRecorder::take_over_folder() {
+  if (!setup_.is_first() || folder_ != nullptr) return false;
+  folder_ = std::make_unique<RunFolder>(folder_path_, config_.resolved, IfFinished::kTakeOver);
+  if (config_.tensorboard) folder_->use_tensorboard();
+  folder_->take_over(data_.steps().run());
+  return true;
+}
+
+double RunRecorder::elapsed_s() const {
+  return std::chrono::duration<double>(Clock::now() - begin_).count();
+}
+
+void RunRecorder::set_elapsed(double seconds) {
+  begin_ = Clock::now() -
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+PipelineMetrics RunRecorder::total_metrics() const {
+  PipelineMetrics total = earlier_metrics_;
+  total += runner_.model().metrics();
+  return total;
+}
+
+void RunRecorder::note_sharing() {
+  if (folder_ == nullptr || std::exchange(has_noted_sharing_, true)) return;
+  const HostSharing sharing = runner_.model().host_sharing();
+  folder_->note("shared_memory",
+                {{"sharing_ranks", sharing.num_sharing}, {"refused_ranks", sharing.num_refused}});
+}
+
+void RunRecorder::write_or_warn(const std::function<void()>& write) {
+  try {
+    write();
+    is_broken_ = false;
+  } catch (const CheckpointError& error) {
+    if (std::exchange(is_broken_, true)) return;
+    setup_.logger.warning(concat(error.what(), "; the run goes on without"));
+  }
+}
+
+void RunRecorder::write_step() {
+  const TimelineScope scope(runner_.timeline(), {.what = "records"});
+  TrainingWindow& window = runner_.window();
+  {
+    // On a GPU this waits for the window's steps, which its time must count.
+    const ScopedTimer timer(window.seconds);
+    const ScopedTimer total(runner_.times().train_s);
+    window.read_losses();
+  }
+  const StepCount& steps = data_.steps();
+  const double wait_s = total_metrics().wait_s;
+  const Progress& progress = runner_.model().progress();
+  const auto rows = gather<WindowFigures>(
+      setup_.communicator, {.loss = window.loss,
+                            .num_losses = static_cast<double>(window.num_losses),
+                            .samples = static_cast<double>(window.samples),
+                            .seconds = window.seconds,
+                            .wait_s = wait_s - last_wait_s_,
+                            .steps = static_cast<double>(window.steps),
+                            .all_steps = static_cast<double>(steps.own()),
+                            .num_skipped = static_cast<double>(progress.num_skipped)});
+  last_wait_s_ = wait_s;
+  // Zero: all ranks have recorded these steps with a rank 0 that is lost.
+  const bool has_steps = sum_of(rows, &WindowFigures::steps) > 0.0;
+  const double loss = sum_of(rows, &WindowFigures::loss) / sum_of(rows, &WindowFigures::num_losses);
+  if (has_steps) evaluator_.divergence().hear_loss(steps.run(), loss);
+  if (folder_ == nullptr) {
+    window = {};
+    return;
+  }
+  if (!has_steps) return;
+  const ProgressState state{
+      .step = steps.run(),
+      .total_steps = steps.total(),
+      .loss = loss,
+      .lr = runner_.last_lr(),
+      .samples_per_s = steps.in_step()
+                           ? sum_of(rows, &WindowFigures::samples) / window.seconds
+                           : sum_of(ratios(rows, &WindowFigures::samples, &WindowFigures::seconds)),
+      .seconds_left = elapsed_s() / static_cast<double>(steps.run()) *
+                      static_cast<double>(steps.total() - steps.run()),
+      .consensus_distance = last_consensus_};
+  Json record = {{"kind", "step"},
+                 {"step", state.step},
+                 {"epoch", static_cast<double>(steps.run() * config_.accumulate) /
+                               static_cast<double>(data_.batches_per_epoch())},
+                 {"loss", state.loss},
+                 {"lr", state.lr}};
+  if (config_.gradients.nonfinite == NonFinite::kSkip) {
+    num_skipped_ = steps.in_step() ? progress.num_skipped
+                                   : std::llround(sum_of(rows, &WindowFigures::num_skipped));
+    record["skipped_steps"] = num_skipped_;
+  }
+  if (steps.is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
+  record["samples_per_s"] = state.samples_per_s;
+  record["elapsed_s"] = elapsed_s();
+  record["rank_loss"] = ratios(rows, &WindowFigures::loss, &WindowFigures::num_losses);
+  record["rank_samples_per_s"] = ratios(rows, &WindowFigures::samples, &WindowFigures::seconds);
+  record["rank_wait_ms"] = ms_per_step(rows, &WindowFigures::wait_s, &WindowFigures::steps);
+  if (!steps.in_step()) record["rank_steps"] = column(rows, &WindowFigures::all_steps);
+  folder_->begin();
+  write_record(record);
+  if (setup_.observer) {
+    setup_.observer(state);
+  } else {
+    progress_.show(state);
+  }
+  window = {};
+}
+
+void RunRecorder::write_evaluation(const Evaluation& evaluation) {
+  evaluator_.note_record();
+  if (folder_ == nullptr) return;
+  Json record = {{"kind", "eval"}, {"step", data_.steps().run()}};
+  record.update(to_json(evaluation));
+  record["elapsed_s"] = elapsed_s();
+  write_or_warn([&] { folder_->write_metrics(record); });
+}
+
+void RunRecorder::write_record(const Json& record) {
+  if (folder_ == nullptr) return;
+  write_or_warn([&] {
+    folder_->write_metrics(record);
+    folder_->write_status(status("running"), /*sync=*/false);
+  });
+}
+
+void RunRecorder::write_status() {
+  if (folder_ == nullptr) return;
+  write_or_warn([&] { folder_->write_status(status("running"), /*sync=*/false); });
+}
+
+Json RunRecorder::status(std::string_view state) const {
+  Json status = {{"state", state},
+                 {"step", data_.steps().run()},
+                 {"total_steps", data_.steps().total()},
+                 {"writer", this_process()},
+                 {"elapsed_s", elapsed_s()}};
+  std::vector<std::string> faults = setup_.faults;
+  add_status_(status, faults);
+  const Divergence& divergence = evaluator_.divergence();
+  if (divergence.has_diverged()) {
+    status["diverged_at"] = divergence.step();
+    faults.push_back(divergence.what());
+  }
+  if (num_skipped_ > 0) {
+    faults.push_back(concat(num_skipped_, " steps were left out: a gradient was not finite"));
+  }
+  status["faults"] = faults;
+  return status;
+}
+
+void RunRecorder::write_failure(const std::exception& error) {
+  if (folder_ == nullptr) {
+    // Where all ranks leave together, rank 0 writes.
+    if (exit_code_of(error) != ExitCode::kPeerLost) return;
+    write_end_of({.path = folder_path_, .writer = folder_writer_},
+                 {.rank = setup_.world.rank, .message = error.what()}, kPatienceWithWriter);
+    return;
+  }
+  Json end = status(is_stop(error) ? "stopped" : "failed");
+  end["message"] = error.what();
+  end["exit_code"] = static_cast<int>(exit_code_at_end(error));
+  try {
+    folder_->write_status(end, /*sync=*/true);
+  } catch (const CheckpointError& second) {
+    setup_.logger.warning(second.what());
+  }
+}
+
+Summary RunRecorder::summarize() {
+  const PipelineMetrics metrics = total_metrics();
+  const StepTimes& times = runner_.times();
+  const auto rows =
+      gather<RunFigures>(setup_.communicator,
+                         {.forward_s = times.forward_s,
+                          .backward_s = times.backward_s - metrics.pipeline_s,
+                          .wait_s = metrics.wait_s,
+                          .update_s = metrics.update_s,
+                          .bytes_sent = metrics.bytes_sent,
+                          .train_s = times.train_s,
+                          .samples = static_cast<double>(runner_.num_samples()),
+                          .num_wide_differences = static_cast<double>(metrics.num_wide_differences),
+                          .steps = static_cast<double>(data_.steps().own())});
+  const auto mean = [&](double RunFigures::*figure) {
+    return sum_of(rows, figure) / setup_.world.size;
+  };
+  const auto step_ms = [&rows](double RunFigures::*seconds) {
+    return ms_per_step(rows, seconds, &RunFigures::steps);
+  };
+  const double steps = mean(&RunFigures::steps);
+  const double train_s = mean(&RunFigures::train_s);
+  return {.world_size = setup_.world.size,
+          .steps = data_.steps().run(),
+          .evaluation = {},
+          .train_s = train_s,
+          .samples_per_s = sum_of(rows, &RunFigures::samples) / train_s,
+          .forward_ms = 1e3 * mean(&RunFigures::forward_s) / steps,
+          .backward_ms = 1e3 * mean(&RunFigures::backward_s) / steps,
+          .wait_ms = 1e3 * mean(&RunFigures::wait_s) / steps,
+          .update_ms = 1e3 * mean(&RunFigures::update_s) / steps,
+          .bytes_sent_per_step = mean(&RunFigures::bytes_sent) / steps,
+          .num_wide_differences = std::llround(sum_of(rows, &RunFigures::num_wide_differences)),
+          .rank_step_ms = step_ms(&RunFigures::train_s),
+          .rank_forward_ms = step_ms(&RunFigures::forward_s),
+          .rank_backward_ms = step_ms(&RunFigures::backward_s),
+          .rank_wait_ms = step_ms(&RunFigures::wait_s),
+          .rank_update_ms = step_ms(&RunFigures::update_s)};
+}
+
+void RunRecorder::write_end(const Summary& summary, const std::vector<std::string>& checksums) {
+  if (folder_ == nullptr) return;
+  Json record = to_json(summary);
+  record["parameter_checksums"] = checksums;
+  folder_->write_metrics(record);
+  Json end = status("done");
+  end["exit_code"] = static_cast<int>(ExitCode::kDone);
+  folder_->write_status(end, /*sync=*/true);
+}
+
+void RunRecorder::show_end(const Summary& summary) {
+  if (folder_ == nullptr) return;
+  progress_.end_line();
+  if (!setup_.observer) print_summary(summary, folder_->path());
+}
+
+void RunRecorder::visit(StateVisitor& visitor) {
+  std::int64_t has_consensus = last_consensus_ ? 1 : 0;
+  double consensus = last_consensus_.value_or(0.0);
+  visitor.number("record/has_consensus", has_consensus);
+  visitor.number("record/consensus", consensus);
+  if (has_consensus != 0) last_consensus_ = consensus;
+  double elapsed = elapsed_s();
+  visitor.number("record/elapsed_s", elapsed);
+  PipelineMetrics metrics = total_metrics();
+  visitor.number("record/wait_s", metrics.wait_s);
+  visitor.number("record/update_s", metrics.update_s);
+  visitor.number("record/pipeline_s", metrics.pipeline_s);
+  visitor.number("record/bytes_sent", metrics.bytes_sent);
+  visitor.number("record/wide_differences", metrics.num_wide_differences);
+  visitor.number("record/last_wait_s", last_wait_s_);
+  std::int64_t metrics_bytes = folder_ == nullptr ? 0 : folder_->metrics_bytes();
+  visitor.number("record/metrics_bytes", metrics_bytes);
+  if (!visitor.loads()) return;
+  earlier_metrics_ = metrics;
+  set_elapsed(elapsed);
+  if (folder_ != nullptr) folder_->resume(metrics_bytes, data_.steps().run());
+}
+
+}  // namespace gossamer::apps

@@ -161,4 +161,4 @@ if [[ $test == yes ]]; then
   ctest --test-dir "$folder" --output-on-failure -L gpu
   ctest --test-dir "$folder" --output-on-failure -LE 'gpu|cli' -j "$(build_jobs)"
 fi
-say "build_gpu: the program is $folder/gossamer; docs/gpu.md says how to use it"
+say "build_gpu: the program is $folder/gossamer; docs/guide/gpu.md says how to use it"

@@ -27,8 +27,8 @@ def place_of(source):
         return PAGES / "index.md"
     if source == ROOT / "CONTRIBUTING.md":
         return PAGES / "CONTRIBUTING.md"
-    if source == ROOT / "docs/decisions":
-        return PAGES / "decisions/README.md"
+    if source == ROOT / "docs/design/decisions":
+        return PAGES / "design/decisions/README.md"
     if ROOT / "docs" in source.parents and source.is_file():
         return PAGES / source.relative_to(ROOT / "docs")
     return None
@@ -71,6 +71,7 @@ def main():
         if source.suffix == ".md":
             copy_page(source)
         elif source.is_file():
+            place_of(source).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, place_of(source))
     if shutil.which("doxygen"):
         subprocess.run(["doxygen", "scripts/Doxyfile"], cwd=ROOT, check=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/measure_gpu.sh [--dry-run] FOLDER [PART...]
 #
-# Everything that docs/gpu.md has a figure for, on this machine's GPU. It works from a build
+# Everything that docs/guide/gpu.md has a figure for, on this machine's GPU. It works from a build
 # (scripts/build.sh release, or scripts/build_gpu.sh) and from an unpacked bundle
 # (scripts/build_gpu.sh bundle). Each part takes at most 9 minutes. A command that takes longer than
 # its limit shows the stacks of its threads and is ended; it does not stop the others. Each part

@@ -93,7 +93,7 @@ else
     die 'test_python: python/gossamer/_core.pyi is out of date: copy build/python/_core.pyi over it'
 fi
 
-# As the presets of CMake have it: docs/starting.md says why.
+# As the presets of CMake have it: docs/guide/starting.md says why.
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 say "==== testing with torch $("$python" -c 'import torch; print(torch.__version__)') ===="
 # Most tests wait for processes, or for a thread that computes: three at once keep two cores busy.

@@ -9,7 +9,7 @@
 // for an event that is not CUDA's. The reason is the driver. Some calls, such as cudaFree() and the
 // first launch of a kernel, wait until the device is idle. Until then no other thread of the
 // process can call CUDA. If the device waits for such a thread, and the thread needs CUDA first,
-// both wait for ever (docs/decisions/the-host-waits-for-exchanges.md has the measurements).
+// both wait for ever (docs/design/decisions/gpus.md has the measurements).
 
 #include <deque>
 #include <functional>

@@ -9,7 +9,7 @@ namespace gossamer {
 std::unique_ptr<Stream> make_cuda_stream(const CudaStreamOptions& options) {
   throw ConfigError(concat(to_string(Device{DeviceType::kCuda, options.device}),
                            ": this program was built without CUDA, allowed: cpu; build it where "
-                           "nvcc is on PATH (docs/gpu.md)"));
+                           "nvcc is on PATH (docs/guide/gpu.md)"));
 }
 
 std::string cuda_uuid(int /*device*/) { return {}; }

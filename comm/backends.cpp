@@ -187,7 +187,7 @@ std::string why_not_whole(int num_processes) {
       ": the processes do not know of one another, and each would run alone. Under SLURM, "
       "start them with srun --mpi=pmix (srun --mpi=list names what there is); elsewhere, "
       "with the mpirun or mpiexec of the MPI that this program was built with. Without MPI, "
-      "gossamer train connects them with --rendezvous (docs/starting.md), and Python with "
+      "gossamer train connects them with --rendezvous (docs/guide/starting.md), and Python with "
       "initialize_dist(\"tcp\")");
 }
 

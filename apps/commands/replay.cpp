@@ -174,7 +174,8 @@ void add_replay_command(CLI::App& program, int& exit_code) {
   auto arguments = std::make_shared<ReplayArguments>();
   CLI::App* command = program.add_subcommand(
       "replay", "Repeat a recorded run with its gradients and compare every parameter");
-  command->add_option("case", arguments->folder, "Folder of the recorded case (docs/replay.md)")
+  command
+      ->add_option("case", arguments->folder, "Folder of the recorded case (docs/design/replay.md)")
       ->required()
       ->type_name("CASE_DIR");
   add_rank_options(*command, arguments->ranks);

@@ -1,5 +1,5 @@
 // A model from a file that torch.jit.save() has written in Python: your own model. The file holds
-// code as well as values, and LibTorch runs the code. docs/own-models.md has an example.
+// code as well as values, and LibTorch runs the code. docs/guide/own-models.md has an example.
 
 #include "apps/models/torchscript.hpp"
 

@@ -32,7 +32,7 @@ std::string way_to_share(const RunConfig& config) {
            "optimizer.mixing_momentum=0.3 is more so";
   }
   if (value_of(config, "algorithm.late") != "1") return "";
-  // Every third average, as in docs/accuracy.md.
+  // Every third average, as in docs/measurements/accuracy.md.
   const std::string period = std::to_string(3 * std::stoll(value_of(config, "algorithm.every")));
   return concat("algorithm.share_moments=", period, " and algorithm.share_momentum=", period,
                 " average both moments and are more accurate");
@@ -49,7 +49,8 @@ std::string advice_at_start(const RunConfig& config) {
   if (config.dirichlet_alpha && has_matrices && mixes_after_own_steps(config)) {
     return "the workers' labels differ, and every worker makes its own gradients orthogonal before "
            "they are mixed, which is not what the mean gradient would give; "
-           "algorithm.name=gradient_tracking and allreduce use the mean first (docs/optimizers.md)";
+           "algorithm.name=gradient_tracking and allreduce use the mean first "
+           "(docs/guide/optimizers.md)";
   }
   const auto states = config.optimizer->state_names();
   const bool has_moments = std::ranges::find(states, "v") != states.end();
@@ -58,7 +59,7 @@ std::string advice_at_start(const RunConfig& config) {
   return concat(
       "the workers' labels differ, and every worker divides by second moments of its "
       "own; ",
-      way, " (docs/accuracy.md)");
+      way, " (docs/measurements/accuracy.md)");
 }
 
 std::string advice_against_divergence(const RunConfig& config) {

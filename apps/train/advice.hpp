@@ -9,7 +9,7 @@
 namespace gossamer::apps {
 
 /// For the beginning of a run of several ranks: a setting that is known to cost accuracy
-/// (docs/accuracy.md); empty: there is none.
+/// (docs/measurements/accuracy.md); empty: there is none.
 std::string advice_at_start(const RunConfig& config);
 
 /// What usually helps against divergence.

@@ -5,6 +5,7 @@
 
 #include "apps/train/agreement.hpp"
 #include "apps/train/model_file.hpp"
+#include "apps/train/resume.hpp"
 #include "base/shell_word.hpp"
 #include "base/text.hpp"
 #include "comm/backends.hpp"

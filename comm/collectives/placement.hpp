@@ -19,7 +19,7 @@ int node_size_of(std::span<const int> hosts);
 
 /// The size in bytes from which the blocks of a group of ranks are summed round a ring of messages:
 /// 64 KiB for each member, and at least 256 KiB. Such sums are as fast as MPI's between hosts where
-/// several are in flight (docs/decisions). Groups on one host have no ring.
+/// several are in flight (docs/design/decisions). Groups on one host have no ring.
 std::int64_t least_ring_bytes(std::span<const int> hosts, std::span<const int> ranks);
 
 /// The members of a group (0, 1, ...) in the order in which sums go round the ring: host by host,

@@ -11,7 +11,7 @@
 // the order of adding depends on the group, its hosts and the size alone, and all ranks have the
 // same bits, on every backend.
 //
-// What keeps the wire busy (docs/decisions/large-sums-go-round-a-ring.md has the figures):
+// What keeps the wire busy (docs/design/decisions/sums.md has the figures):
 //
 // - A rank passes a piece on as soon as it arrives, while later ones are on their way. The rank's
 //   own shard goes first, so the pieces to pass on queue behind it, and the queue does not run dry.

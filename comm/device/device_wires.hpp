@@ -51,7 +51,7 @@ bool share_gpus(bool may_share, const std::vector<RankPlace>& places);
 
 /// True if a process has two ranks. `auto` then leaves NCCL out: its operation on one rank's GPU
 /// waits for another rank's, and meanwhile the driver may keep the other rank's thread from calling
-/// CUDA (docs/decisions/the-host-waits-for-exchanges.md).
+/// CUDA (docs/design/decisions/gpus.md).
 bool ranks_are_threads(const std::vector<RankPlace>& places);
 
 enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };

@@ -124,7 +124,7 @@ class MpiCollective : public Operation {
 /// - The next exchange starts when the data of this one have left. So its announcement does not
 ///   wait behind them, and two exchanges do not share the link.
 ///
-/// docs/decisions/exchanges-follow-one-another.md has the figures.
+/// docs/design/decisions/exchanges.md has the figures.
 class MpiExchange : public Operation {
  public:
   MpiExchange(std::shared_ptr<const MpiGroup> group, ConstBlock send, std::vector<int> peers,

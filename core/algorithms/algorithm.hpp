@@ -24,8 +24,8 @@
 // must therefore send only parameters, or blocks of add_state() or visit(). The pipeline drains,
 // forgets, saves and loads the lanes, so an algorithm only says what it keeps beside them.
 //
-// A new algorithm is one file in core/algorithms and one row in its registry.cpp; docs/extending.md
-// shows one step by step.
+// A new algorithm is one file in core/algorithms and one row in its registry.cpp;
+// docs/guide/extending.md shows one step by step.
 //
 // Errors: CommError from lanes. Not thread safe.
 

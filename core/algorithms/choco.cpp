@@ -118,7 +118,7 @@ class Choco : public Algorithm {
 AlgorithmFactory read_choco(const Options& options) {
   ChocoOptions read;
   read.fraction = options.read(choco::kFraction);
-  // Stable in simulations of 8 ranks on rings and complete graphs (docs/codecs.md).
+  // Stable in simulations of 8 ranks on rings and complete graphs (docs/guide/codecs.md).
   const double stable = std::min(2.0 * read.fraction, 0.5);
   read.consensus_step = options.read(choco::kConsensusStep, stable);
   return [read](const AlgorithmSetup& setup) { return std::make_unique<Choco>(read, setup); };

@@ -292,7 +292,7 @@ constexpr std::array kUsual = {
 
 /// Models that keep moving in one direction move lr / (1 - momentum) times as far as they would
 /// with plain averages, as with an inner learning rate so many times as large. A learning rate that
-/// suits plain averages bears about this much (docs/algorithms.md).
+/// suits plain averages bears about this much (docs/guide/algorithms.md).
 constexpr double kMostGain = 3.0;
 /// In every step it bears more, because a step is a small part of what the momentum remembers.
 constexpr double kMostGainInEveryStep = 5.0;
@@ -307,7 +307,7 @@ constexpr double kMostMomentumOfPairs = 0.55;
 
 std::string doubt_about(const OuterOptions& options) {
   constexpr std::string_view kAdvice =
-      "; take algorithm.momentum=0.5, the default (docs/algorithms.md)";
+      "; take algorithm.momentum=0.5, the default (docs/guide/algorithms.md)";
   if (options.follows_topology && options.momentum > kMostMomentumOfPairs) {
     return concat("algorithm.momentum is ", shortest(options.momentum),
                   ", and with averages in pairs the ranks' models may drift apart without bound "

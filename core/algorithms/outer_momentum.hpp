@@ -8,7 +8,7 @@
 namespace gossamer {
 
 /// A sentence of warning if an outer momentum is likely to ruin a run of several ranks (see
-/// docs/algorithms.md). Empty: there is nothing to say, or the algorithm is another one.
+/// docs/guide/algorithms.md). Empty: there is nothing to say, or the algorithm is another one.
 std::string doubt_about_outer(const AlgorithmChoice& algorithm);
 
 }  // namespace gossamer

@@ -3,9 +3,9 @@
 //
 // Adam divides by the root of a second moment v. Every rank has its own v, so the mean of the
 // ranks' updates is not the update of the mean gradient; on uneven data the difference is large
-// (docs/accuracy.md). Therefore ranks take the mean of their v after every H rounds, and after 1,
-// 2, 4, 8, ... < H rounds, where v is young and changes fast. First moments, or the momentum of
-// descent, have a period of their own, as in DES-LOC (arXiv 2505.22549).
+// (docs/measurements/accuracy.md). Therefore ranks take the mean of their v after every H rounds,
+// and after 1, 2, 4, 8, ... < H rounds, where v is young and changes fast. First moments, or the
+// momentum of descent, have a period of their own, as in DES-LOC (arXiv 2505.22549).
 //
 // If ranks took the mean of m and not of v, m / sqrt(v) could be a huge step: a v near 0 has not
 // seen the gradients that are in the mean m. So the period of m must be a multiple of the period of

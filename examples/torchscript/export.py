@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Exports a model and data of one's own for gossamer train. Needs Python packages torch and numpy
-(docs/own-models.md says how to get them).
+(docs/guide/own-models.md says how to get them).
 
     examples/torchscript/export.py FOLDER
 
@@ -16,7 +16,7 @@ try:
     import torch
 except ImportError as error:
     sys.exit(f"export.py: {sys.executable} cannot import torch and numpy: {error}\n"
-             "Take a Python that has torch and numpy: docs/own-models.md says how to get one.")
+             "Take a Python that has torch and numpy: docs/guide/own-models.md says how to get one.")
 
 
 class Net(torch.nn.Module):

@@ -1,6 +1,6 @@
 #pragma once
-// A problem with a known answer, on which docs/algorithm-tests.md compares methods, and how near
-// the methods of gossamer come to the answer.
+// A problem with a known answer, on which docs/design/algorithm-tests.md compares methods, and how
+// near the methods of gossamer come to the answer.
 
 #include <cstddef>
 #include <cstdint>

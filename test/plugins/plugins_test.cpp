@@ -1,4 +1,5 @@
-// Tests the plug-ins that docs/extending.md shows, so that its examples compile and are right.
+// Tests the plug-ins that docs/guide/extending.md shows, so that its examples compile and are
+// right.
 
 #include "test/core/problem.hpp"
 #include "test/plugins/damped_gossip_options.hpp"

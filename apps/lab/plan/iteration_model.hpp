@@ -2,7 +2,7 @@
 // Predicts how long a training step takes. The model follows every rank, bucket and round of some
 // steps through a queue of events. The idea, and the measurements it is compared with, are from
 // Wang et al., "From Promise to Practice: Realizing High-performance Decentralized Training", ICLR
-// 2025, section 3. docs/iteration-model.md says how accurate the model is.
+// 2025, section 3. docs/design/iteration-model.md says how accurate the model is.
 //
 // A rank's step is forward, then backward. In backward, buckets become ready one after the other,
 // each after a time in proportion to its bytes.

@@ -1,8 +1,8 @@
 #pragma once
 // The ways to exchange that a plan compares when the user names none, and what each costs. The
 // rarer and the smaller the messages, the shorter the steps, and the more accuracy is lost at equal
-// steps. docs/far_apart.md has the measurements. They come from one small model with averages every
-// 1 to 40 steps.
+// steps. docs/guide/far_apart.md has the measurements. They come from one small model with averages
+// every 1 to 40 steps.
 
 #include <algorithm>
 #include <cmath>

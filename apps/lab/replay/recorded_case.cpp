@@ -47,7 +47,7 @@ class CaseFile {
     try {
       return object.at(key).get<T>();
     } catch (const CaseJson::exception&) {
-      fail(key, "has the wrong type (docs/replay.md lists the keys)");
+      fail(key, "has the wrong type (docs/design/replay.md lists the keys)");
     }
   }
   template <class T>

@@ -1,6 +1,6 @@
 #pragma once
 // A recorded run: the initial parameters, the gradients of every step and rank, and the resulting
-// parameters. docs/replay.md describes the files, and how to record a case.
+// parameters. docs/design/replay.md describes the files, and how to record a case.
 //
 // read_recorded_case() checks that a case has all that replay() needs and is consistent. A case is
 // immutable afterwards and safe to read from any thread.

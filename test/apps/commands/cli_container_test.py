@@ -122,11 +122,11 @@ class Kubernetes(CliCase):
                          [int(user[1]), int(user[2])])
 
     def test_repeats_what_may_succeed(self):
-        """Every exit code of docs/training.md after which the same command cannot succeed fails the Job."""
+        """Every exit code of docs/guide/training.md after which the same command cannot succeed fails the Job."""
         fail, ignore, _ = self.job["spec"]["podFailurePolicy"]["rules"]
         self.assertEqual([fail["action"], ignore["action"]], ["FailJob", "Ignore"])
         self.assertEqual(ignore["onExitCodes"]["values"], [75])
-        table = (K_ROOT / "docs/training.md").read_text().split("## Exit codes")[1].split("## ")[0]
+        table = (K_ROOT / "docs/guide/training.md").read_text().split("## Exit codes")[1].split("## ")[0]
         known = {int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)}
         # 1 is of other commands. After 74 the ranks meet anew.
         self.assertEqual(set(fail["onExitCodes"]["values"]), known - {0, 1, 74, 75})

@@ -127,7 +127,7 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
 
     @staticmethod
     def far_cell(rows):
-        """What a plan takes, as a cell of the tables of docs/far_apart.md."""
+        """What a plan takes, as a cell of the tables of docs/guide/far_apart.md."""
         row = rows[0]
         text = f"{row['exchange'].replace('outer of all', 'all ranks')}, `{row['codec']}`"
         if "outer" in row["yaml"]:
@@ -138,7 +138,7 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
 
     def test_documents_say_what_the_plan_takes(self):
         cells = [[cell.strip() for cell in line.strip("|\n ").split("|")]
-                 for line in (K_SOURCE / "docs/far_apart.md").read_text().splitlines()
+                 for line in (K_SOURCE / "docs/guide/far_apart.md").read_text().splitlines()
                  if line.startswith("|")]
         rates = {"20 Mbit/s": 0.02, "100 Mbit/s": 0.1, "500 Mbit/s": 0.5, "2 Gbit/s": 2}
         head = next(row for row in cells if row[1:] == list(rates))

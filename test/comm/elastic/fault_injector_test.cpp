@@ -194,7 +194,7 @@ TEST(FaultInjector, CountsTheOperationsThatFit) {
   EXPECT_EQ(injector.num_strikes(), 2);
 }
 
-/// What docs/fault_tolerance.md shows.
+/// What docs/guide/fault_tolerance.md shows.
 TEST(FaultInjector, IsPartOfTheOptionsOfALaunch) {
   const auto body = [](Communicator& communicator, const World& /*world*/) {
     std::int64_t step = 0;

@@ -1,5 +1,5 @@
-// Methods that gossamer does not have, on the problem on which docs/algorithm-tests.md compares
-// those that it has. The numbers are the reasons for the choice.
+// Methods that gossamer does not have, on the problem on which docs/design/algorithm-tests.md
+// compares those that it has. The numbers are the reasons for the choice.
 
 #include "test/core/quadratics.hpp"
 #include "test/long_runs.hpp"

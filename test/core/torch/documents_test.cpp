@@ -1,5 +1,5 @@
-// The C++ of the documents' pages, in programs that run: docs/switching.md, checkpoints.md, ddp.md
-// and topologies.md quote this file (scripts/check_docs.py compares them).
+// The C++ of the documents' pages, in programs that run: docs/guide/switching.md, checkpoints.md,
+// ddp.md and topologies.md quote this file (scripts/check_docs.py compares them).
 
 #include "test/core/torch/scenario.hpp"
 

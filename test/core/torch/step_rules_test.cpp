@@ -1,5 +1,5 @@
-// What docs/ddp.md says about steps: micro-batches, buffers, frozen parameters, other modules, and
-// ranks with different numbers of batches.
+// What docs/guide/ddp.md says about steps: micro-batches, buffers, frozen parameters, other
+// modules, and ranks with different numbers of batches.
 
 #include "test/core/torch/scenario.hpp"
 

@@ -2,7 +2,7 @@
 // Figure 6 of Wang et al., "From Promise to Practice: Realizing High-performance Decentralized
 // Training", ICLR 2025: milliseconds per iteration of a transformer of 65 million parameters on two
 // clusters of nodes with four GPUs each, and the constants with which the model comes close.
-// docs/iteration-model.md discusses both.
+// docs/design/iteration-model.md discusses both.
 
 #include <array>
 

@@ -1,5 +1,6 @@
 #pragma once
-// Records a case as docs/replay.md says, from the formulas in double: what replay() must repeat.
+// Records a case as docs/design/replay.md says, from the formulas in double: what replay() must
+// repeat.
 
 #include "test/apps/data/npy_writer.hpp"
 #include "test/apps/folder.hpp"

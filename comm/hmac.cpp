@@ -50,6 +50,18 @@ std::optional<std::string> opened(std::string_view key, std::string_view name,
   return std::string(text);
 }
 
+std::string why_not_opened(std::string_view key, std::string_view name, std::string_view record) {
+  if (key.empty()) {
+    return "is signed with a secret, and this rank uses none; give all ranks the same "
+           "comm.security";
+  }
+  if (opened("", name, record)) {
+    return "is signed without a secret, and this rank uses one; give all ranks the same "
+           "comm.security";
+  }
+  return "is not signed with this rank's secret; give all ranks the same GOSSAMER_SECRET";
+}
+
 std::string to_hex(std::string_view bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;

@@ -1,7 +1,7 @@
 #pragma once
-// The rule that updates a tracker (core/algorithms/tracking.hpp): an estimate of the ranks' mean
-// gradient or momentum. As a rule, it lets the sweep mix the tracker, and scale and clip the
-// gradients, with the same code as for parameters.
+// The rule that updates a tracker (core/algorithms/experimental/tracking.hpp): an estimate of the
+// ranks' mean gradient or momentum. As a rule, it lets the sweep mix the tracker, and scale and
+// clip the gradients, with the same code as for parameters.
 
 #include <memory>
 

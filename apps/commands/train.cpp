@@ -389,7 +389,7 @@ int train(const TrainArguments& arguments) {
         "--rendezvous, torchrun or srun) or threads (--ranks N); with MPI all ranks end together, "
         "allowed: abort");
   }
-  if (const auto code = run_processes(start)) return *code;
+  if (const auto code = run_processes(start, /*listens=*/true)) return *code;
   // Before any other thread starts. A dry run has nothing to bring to an orderly end.
   std::optional<StopSignals> stop;
   if (!arguments.dry_run) stop.emplace();

@@ -24,6 +24,10 @@ void Divergence::find(std::int64_t step, std::string what) {
   what_ = concat("the run has diverged: after step ", step, " ", std::move(what));
 }
 
+void Divergence::begin(double loss) {
+  if (!has_begun() && std::isfinite(loss)) first_loss_ = loss;
+}
+
 void Divergence::hear_loss(std::int64_t step, double loss) {
   if (!std::isfinite(loss)) {
     if (finite_step_ < 0) finite_step_ = step - 1;
@@ -31,7 +35,7 @@ void Divergence::hear_loss(std::int64_t step, double loss) {
     return find(step, concat("no loss has been finite for ", step - finite_step_, " steps"));
   }
   finite_step_ = step;
-  if (first_loss_ <= 0.0) {
+  if (!has_begun()) {
     first_loss_ = loss;
   } else if (loss > kLossGrowth * first_loss_) {
     find(step, concat("the loss is ", rounded(loss), ", and it began with ", rounded(first_loss_)));

@@ -21,7 +21,11 @@ class Divergence {
   /// Without a finite loss for so many steps, a run that leaves such steps out learns nothing more.
   static constexpr std::int64_t kStepsNotFinite = 10;
 
-  /// The first finite loss that it hears is that of the beginning.
+  /// The loss of the run's first step, which is that of the beginning. The first call counts.
+  void begin(double loss);
+  /// True if begin() has been called.
+  [[nodiscard]] bool has_begun() const { return first_loss_ > 0.0; }
+  /// Without begin(), the first finite loss is that of the beginning.
   void hear_loss(std::int64_t step, double loss);
   /// `distance`: the consensus distance. `norm`: that of the mean model.
   void hear_consensus(std::int64_t step, double distance, double norm, int num_ranks);

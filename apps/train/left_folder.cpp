@@ -37,7 +37,7 @@ bool write_end_of(const LeftFolder& folder, const RunEnd& end, std::chrono::mill
     if (!is_open(folder, status)) return false;
     try {
       const FolderLock own(folder.path, lock);
-      if (own.holder().empty()) {
+      if (own.holder().empty() || (is_late && folder.ends_together)) {
         status = read_status(folder.path);
         if (!is_open(folder, status)) return false;
         status["state"] = "failed";

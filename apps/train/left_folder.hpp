@@ -22,6 +22,9 @@ struct LeftFolder {
   std::string path;
   /// As status.json names the process that writes it.
   std::string writer;
+  /// The run cannot go on without a rank, so the writer ends as well, perhaps later: it may be
+  /// stopped (SIGSTOP, a frozen container) and keep the lock meanwhile.
+  bool ends_together = false;
 };
 
 /// How a run has ended for a rank.
@@ -31,8 +34,9 @@ struct RunEnd {
   ExitCode code = ExitCode::kPeerLost;
 };
 
-/// Writes `failed` into status.json, unless the writer still has the lock after `patience`, or has
-/// written there how the run has ended. Returns whether this call has written.
+/// Writes `failed` into status.json, unless the writer has written there how the run has ended.
+/// Where the writer still has the lock after `patience`, the function writes only if the ranks end
+/// together. Returns whether this call has written.
 bool write_end_of(const LeftFolder& folder, const RunEnd& end, std::chrono::milliseconds patience,
                   const LockFunction& lock = system_lock());
 

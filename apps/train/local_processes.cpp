@@ -136,11 +136,20 @@ int LocalProcesses::wait() {
       pass_on(signal);
     }
     collect();
+    // The signal has come to a rank that does not listen yet, and would have ended the run of one
+    // that does.
+    if (stopped_by_ != 0 && passed_on_ == 0) pass_on(stopped_by_);
     const bool must_end =
         !survives_ && first_failure_.code != 0 && Clock::now() >= end_of_patience_;
     if (must_end && passed_on_ != SIGKILL && !running_.empty()) kill_late();
   }
   return survives_ && is_done_ ? 0 : first_failure_.code;
+}
+
+std::string LocalProcesses::end_before_begin() const {
+  if (stopped_by_ == 0 || !first_failure_.is_by_signal) return "";
+  return concat("stopped by signal ", stopped_by_, " (", strsignal(stopped_by_),
+                ") before the ranks began to train");
 }
 
 void LocalProcesses::kill_late() {
@@ -172,8 +181,10 @@ void LocalProcesses::collect() {
     if (waitpid(process.pid, &status, WNOHANG) != process.pid) return false;
     const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     const int code = signal > 0 ? 128 + signal : WEXITSTATUS(status);
-    if (code != 0) failures.push_back({process.rank, code});
+    if (code != 0) failures.push_back({process.rank, code, signal > 0});
     is_done_ = is_done_ || code == 0;
+    const bool asks_to_stop = signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+    if (asks_to_stop && stopped_by_ == 0) stopped_by_ = signal;
     if (signal > 0 && signal != passed_on_) {
       // A process that is killed has said nothing itself.
       Logger(LogLevel::kError, "")
@@ -192,7 +203,7 @@ void LocalProcesses::collect() {
   end_of_patience_ = Clock::now() + patience();
 }
 
-std::optional<int> run_processes(const Start& start) {
+std::optional<int> run_processes(const Start& start, bool listens) {
   if (start.parent > 0) end_with_parent(start.parent);
   if (start.num_processes == 0) return std::nullopt;
   // The clients of a socket that listens wait for the store, which has threads.
@@ -203,7 +214,10 @@ std::optional<int> run_processes(const Start& start) {
       start.num_processes,
       [&](int rank) { return variables_of_rank(start, rank, place, getpid()); }, start.survives);
   const std::shared_ptr<Store> store = serve_tcp_store(std::move(*socket));
-  return processes.wait();
+  const int code = processes.wait();
+  const std::string end = processes.end_before_begin();
+  if (listens && code != 0 && !end.empty()) Logger(LogLevel::kError, "").error(end);
+  return code;
 }
 
 }  // namespace gossamer::apps

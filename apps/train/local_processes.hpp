@@ -36,6 +36,9 @@ class LocalProcesses {
   /// process that a signal has ended counts as 128 and the number of the signal. Where the others
   /// go on, returns 0 if one of them has come to the end of the run.
   int wait();
+  /// After wait(): a sentence, where a signal that asked the run to end has ended a process that
+  /// did not listen yet; empty otherwise.
+  [[nodiscard]] std::string end_before_begin() const;
 
  private:
   struct Process {
@@ -47,6 +50,8 @@ class LocalProcesses {
     int rank = 0;
     /// 0: none.
     int code = 0;
+    /// A signal has ended the process, which did not listen yet.
+    bool is_by_signal = false;
   };
 
   void start(int rank, const Variables& variables);
@@ -75,7 +80,8 @@ class LocalProcesses {
 /// Starts the ranks of a `start` with `num_processes`, serves their store, and waits for them.
 /// Returns their exit code. For any other start returns nothing,
 /// and this process goes on; if it has a parent, the system kills it when the parent ends. Errors:
-/// as LocalProcesses, and CommError.
-std::optional<int> run_processes(const Start& start);
+/// as LocalProcesses, and CommError. `listens`: the ranks catch signals once they have begun, so a
+/// rank that a signal has ended had not begun, and the user is told so.
+std::optional<int> run_processes(const Start& start, bool listens = false);
 
 }  // namespace gossamer::apps

@@ -22,6 +22,7 @@ constexpr auto kPatienceWithWriter = std::chrono::seconds(3);
 struct WindowFigures {
   double loss = 0.0;
   double num_losses = 0.0;
+  double first_loss = 0.0;
   double samples = 0.0;
   double seconds = 0.0;
   double wait_s = 0.0;
@@ -187,6 +188,7 @@ void RunRecorder::write_step() {
   const auto rows = gather<WindowFigures>(
       setup_.communicator, {.loss = window.loss,
                             .num_losses = static_cast<double>(window.num_losses),
+                            .first_loss = window.first_loss,
                             .samples = static_cast<double>(window.samples),
                             .seconds = window.seconds,
                             .wait_s = wait_s - last_wait_s_,
@@ -197,7 +199,11 @@ void RunRecorder::write_step() {
   // Zero: all ranks have recorded these steps with a rank 0 that is lost.
   const bool has_steps = sum_of(rows, &WindowFigures::steps) > 0.0;
   const double loss = sum_of(rows, &WindowFigures::loss) / sum_of(rows, &WindowFigures::num_losses);
-  if (has_steps) evaluator_.divergence().hear_loss(steps.run(), loss);
+  if (has_steps) {
+    // A run may diverge before its first record, whose mean would then pass for the beginning.
+    evaluator_.divergence().begin(sum_of(rows, &WindowFigures::first_loss) / setup_.world.size);
+    evaluator_.divergence().hear_loss(steps.run(), loss);
+  }
   if (folder_ == nullptr) {
     window = {};
     return;
@@ -288,7 +294,9 @@ void RunRecorder::write_failure(const std::exception& error) {
   if (folder_ == nullptr) {
     // Where all ranks leave together, rank 0 writes.
     if (exit_code_of(error) != ExitCode::kPeerLost) return;
-    write_end_of({.path = folder_path_, .writer = folder_writer_},
+    write_end_of({.path = folder_path_,
+                  .writer = folder_writer_,
+                  .ends_together = !setup_.communicator.is_elastic()},
                  {.rank = setup_.world.rank, .message = error.what()}, kPatienceWithWriter);
     return;
   }

@@ -87,6 +87,7 @@ void TrainingWindow::read_losses() {
   for (std::int64_t i = 0; i < all.numel(); ++i) {
     const double value = all.data_ptr<double>()[i];
     if (!std::isfinite(value)) continue;
+    if (num_losses == 0) first_loss = value;
     loss += value;
     ++num_losses;
   }
@@ -229,6 +230,8 @@ void StepRunner::visit_sums(StateVisitor& visitor) {
   visitor.number("train/samples", num_samples_);
   visitor.number("train/window_loss", window_.loss);
   visitor.number("train/window_losses", window_.num_losses);
+  constexpr const char* kFirstLoss = "train/window_first_loss";
+  if (!visitor.loads() || visitor.holds(kFirstLoss)) visitor.number(kFirstLoss, window_.first_loss);
   visitor.number("train/window_samples", window_.samples);
   visitor.number("train/window_steps", window_.steps);
   visitor.number("train/lr", lr_);

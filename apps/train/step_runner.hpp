@@ -33,6 +33,8 @@ struct TrainingWindow {
   double loss = 0.0;
   /// Steps whose loss is finite.
   std::int64_t num_losses = 0;
+  /// The first of these losses.
+  double first_loss = 0.0;
   /// Losses that `loss` does not include yet, one number each. On a GPU, reading a number waits for
   /// its step.
   std::vector<torch::Tensor> unread = {};

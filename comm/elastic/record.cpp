@@ -54,9 +54,8 @@ Epoch EpochRecord::read(const std::string& record) const {
         "the record of the run's members is not one that this version of gossamer writes; all "
         "ranks need the same version");
   }
-  throw record_error(
-      "the record of the run's members is not signed with this rank's secret; give all ranks the "
-      "same GOSSAMER_SECRET");
+  throw record_error(concat("the record of the run's members ",
+                            why_not_opened(secret_, concat("epoch ", key_), record)));
 }
 
 }  // namespace gossamer::membership

@@ -34,8 +34,8 @@ std::string name_of_record(const MeetingOptions& options, int rank) {
 std::string verified(const MeetingOptions& options, int rank, std::string_view record) {
   if (auto text = opened(options.secret, name_of_record(options, rank), record)) return *text;
   throw CommError({.peers = {rank}, .label = kLabel},
-                  "the record that stands in the store for that rank is not signed with this "
-                  "rank's secret; give all ranks the same GOSSAMER_SECRET");
+                  concat("the record that stands in the store for that rank ",
+                         why_not_opened(options.secret, name_of_record(options, rank), record)));
 }
 
 /// Whether `rank` now belongs to the process that calls itself `name`.

@@ -75,16 +75,16 @@ class Naming {
 
   void publish(const std::string& name, const std::vector<std::string>& words) {
     std::string table = name;
-    int unsigned_rank = 0;
+    std::optional<CommError> refusal;
     for (int rank = words_.first; rank < words_.end; ++rank) {
-      const auto word = opened(options_.secret, word_key(rank),
-                               words.at(static_cast<std::size_t>(rank - words_.first)));
-      if (!word && unsigned_rank == 0) unsigned_rank = rank;
+      const std::string& record = words.at(static_cast<std::size_t>(rank - words_.first));
+      const auto word = opened(options_.secret, word_key(rank), record);
+      if (!word && !refusal) refusal = not_signed(rank, word_key(rank), record);
       table += concat("\n", word.value_or(""));
     }
     store_.set(table_key_, sealed(options_.secret, table_key_, table));
     // The others learn from the table that the secrets differ.
-    if (unsigned_rank > 0) throw not_signed(unsigned_rank);
+    if (refusal) throw CommError(*refusal);
   }
 
   /// A turn of another rank, which calls itself `word`. Returns the name when rank 0 knows the
@@ -103,7 +103,7 @@ class Naming {
       return wait_for_first();
     }
     const auto text = opened(options_.secret, table_key_, record);
-    if (!text) throw not_signed(0);
+    if (!text) throw not_signed(0, table_key_, record);
     std::istringstream lines(*text);
     std::string name;
     std::getline(lines, name);
@@ -136,10 +136,11 @@ class Naming {
 
   [[nodiscard]] std::string word_key(int rank) const { return concat(words_.prefix, rank); }
 
-  [[nodiscard]] CommError not_signed(int rank) const {
+  [[nodiscard]] CommError not_signed(int rank, const std::string& key,
+                                     const std::string& record) const {
     return CommError({.rank = options_.rank, .peers = {rank}, .label = {.what = "start"}},
-                     "what that rank has left in the store is not signed with this rank's secret; "
-                     "give all ranks the same GOSSAMER_SECRET");
+                     concat("what that rank has left in the store ",
+                            why_not_opened(options_.secret, key, record)));
   }
 
   static constexpr milliseconds kFirstPause{10};

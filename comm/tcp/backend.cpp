@@ -1,6 +1,7 @@
 #include "comm/tcp/backend.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <memory>
 #include <string>
@@ -313,15 +314,36 @@ std::unique_ptr<EpochSession> enter(Place place, const World& world, const Launc
   return session;
 }
 
+void require_files(const MeetingOptions& meeting, int num_for_each) {
+  // The files of a run, of its checkpoints and of its records; the store; what the system's
+  // libraries open.
+  constexpr std::int64_t kOthers = 14;
+  // A rank connects with those with which it exchanges. Most topologies have fewer peers in a
+  // round.
+  constexpr std::int64_t kMostPeers = 4;
+  const std::int64_t limit = raise_file_limit();
+  const std::int64_t others = meeting.size - 1;
+  const std::int64_t needed =
+      num_open_files() + num_for_each * others + std::min(others, kMostPeers) + kOthers;
+  if (needed <= limit) return;
+  throw CommError(
+      {.rank = meeting.rank, .label = {.what = "start"}},
+      concat("a rank of ", meeting.size, " needs at least ", needed, " files and connections",
+             num_for_each > 0 ? concat(", because fault.mode: survive takes ", num_for_each,
+                                       " connections between any two ranks")
+                              : "",
+             file_limit_hint(EMFILE)));
+}
+
 }  // namespace tcp
 
 Sessions open_tcp(const LaunchOptions& options) {
-  raise_file_limit();
   Sessions sessions;
   if (options.fault.survives && options.meeting.store != nullptr) {
     sessions.push_back(tcp::open_renewing(options));
     return sessions;
   }
+  tcp::require_files(options.meeting, 0);
   tcp::Place place = tcp::find_place(options);
   Logger logger(options.log_level, place.hosts.size() > 1 ? concat("rank ", place.rank) : "");
   const World world = world_on(place.hosts, place.rank, options, logger);

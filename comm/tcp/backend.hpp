@@ -18,6 +18,11 @@ Sessions open_tcp(const LaunchOptions& options);
 
 namespace tcp {
 
+/// Throws CommError where this process may have fewer files and connections open than a rank of
+/// such a run needs, and raises the limit first. `num_for_each`: connections with each other rank
+/// beside those of training.
+void require_files(const MeetingOptions& meeting, int num_for_each);
+
 /// Enters a world. Connects this rank with others, so that news reaches all. Throws CommError.
 std::unique_ptr<EpochSession> enter(Place place, const World& world, const LaunchOptions& options,
                                     Logger logger);

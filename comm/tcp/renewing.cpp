@@ -1,6 +1,5 @@
 #include "comm/tcp/renewing.hpp"
 
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +8,6 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "base/file_limit.hpp"
 #include "base/text.hpp"
 #include "comm/collectives/process_world.hpp"
 #include "comm/elastic/renewing_session.hpp"
@@ -31,17 +29,6 @@ std::size_t any_place() {
          static_cast<unsigned char>(bytes[1]);
 }
 
-/// Throws CommError where the connections of the mesh alone are more than this process may have.
-void require_files(int rank, std::int64_t num_ranks) {
-  const std::int64_t limit = raise_file_limit();
-  const std::int64_t needed = num_open_files() + 2 * (num_ranks - 1);
-  if (needed <= limit) return;
-  throw CommError({.rank = rank, .label = {.what = "start"}},
-                  concat("fault.mode: survive needs two connections between any two ranks, so ",
-                         num_ranks, " ranks need at least ", needed, " open files in each process",
-                         file_limit_hint(EMFILE)));
-}
-
 /// This process as a member of a run that begins.
 std::unique_ptr<Participant> begin_run(const MeetingOptions& meeting,
                                        std::unique_ptr<membership::Mesh> mesh,
@@ -50,7 +37,6 @@ std::unique_ptr<Participant> begin_run(const MeetingOptions& meeting,
                                               .endpoint = mesh_endpoint(mesh->address()),
                                               .memory = mesh->address(),
                                               .is_dealt = meeting.rank < 0});
-  require_files(ranks.rank, std::ssize(ranks.records));
   Epoch first;
   for (const RankRecord& met : ranks.records) {
     first.members.push_back({.id = first.next_id++, .address = met.memory});
@@ -68,6 +54,8 @@ std::unique_ptr<Participant> begin_run(const MeetingOptions& meeting,
 std::unique_ptr<Participant> take_part(const LaunchOptions& options,
                                        const asio::ip::address& address) {
   const MeetingOptions& meeting = options.meeting;
+  // Each member has two connections with each other member beside those of training.
+  if (!options.fault.joins) require_files(meeting, 2);
   const std::string run = concat(meeting.run, "/members");
   Participant::Config config = participant_config(options);
   MeshConfig mesh{.address = address,

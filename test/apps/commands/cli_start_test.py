@@ -87,6 +87,16 @@ class Processes(StartCase):
         job.wait()
         self.wait_until(lambda: not self.pids())
 
+    def test_end_at_once_when_one_gets_a_signal_before_it_listens(self):
+        job = self.start([self.program, "train", "tiny.yaml", "--processes", "3"], until=self.pids)
+        pids = self.pids()
+        os.kill(pids[0], signal.SIGTERM)
+        _, errors = job.communicate(timeout=K_PATIENCE_S)
+        self.assertIn(job.returncode, (75, 143), errors)
+        self.assertNotIn("are killed", errors)
+        # A rank that listened already stops the run after a step.
+        self.assertRegex(errors, "stopped by (signal 15 .* before the ranks began to train|SIGTERM after step)")
+
     def test_end_without_a_word_when_a_bench_gets_a_signal(self):
         job = self.start([self.program, "bench", "step", "--processes", "3", "--model", "gpt",
                           "--steps", "100000"], until=lambda: len(self.pids()) == 3)

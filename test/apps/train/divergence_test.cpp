@@ -21,6 +21,15 @@ TEST(Divergence, IsALossAThousandTimesThatOfTheBeginning) {
             "the run has diverged: after step 30 the loss is 2e+03, and it began with 2");
 }
 
+TEST(Divergence, GoesByTheFirstStepWhereTheFirstRecordIsOfLaterOnes) {
+  Divergence divergence;
+  divergence.begin(2.0);
+  divergence.begin(1e9);
+  divergence.hear_loss(10, 1e9);
+  EXPECT_EQ(divergence.what(),
+            "the run has diverged: after step 10 the loss is 1e+09, and it began with 2");
+}
+
 TEST(Divergence, IsALossThatIsNotFiniteForTenSteps) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   Divergence divergence;

@@ -48,6 +48,15 @@ TEST(LeftFolder, StaysAsItIsWhileItsWriterLives) {
   EXPECT_EQ(read_status(run.path)["state"], "running");
 }
 
+TEST(LeftFolder, IsWrittenWhereAStoppedWriterKeepsTheLock) {
+  const Folder folder;
+  LeftFolder run = folder_of(folder, "running");
+  run.ends_together = true;
+  const FolderLock writer(run.path);
+  EXPECT_TRUE(write_end_of(run, kEnd, 0ms));
+  EXPECT_EQ(read_status(run.path)["state"], "failed");
+}
+
 TEST(LeftFolder, IsWrittenWhenTheWriterGoesAMomentLater) {
   const Folder folder;
   const LeftFolder run = folder_of(folder, "running");

@@ -94,6 +94,16 @@ TEST_F(Record, IsRefusedIfItsPartsDoNotFit) {
   EXPECT_TRUE(refuses(ids));
 }
 
+TEST_F(Record, TellsASecretFromNone) {
+  record().begin(first_);
+  EXPECT_TRUE(contains(what_of<CommError>([&] { record("").look(milliseconds(1)); }),
+                       "is signed with a secret, and this rank uses none"));
+  EpochRecord(store_, "open", "").begin(first_);
+  EXPECT_TRUE(contains(
+      what_of<CommError>([&] { EpochRecord(store_, "open", "secret").look(milliseconds(1)); }),
+      "is signed without a secret, and this rank uses one"));
+}
+
 TEST_F(Record, IsSigned) {
   record().begin(first_);
   EXPECT_TRUE(contains(what_of<CommError>([&] { record("other").look(milliseconds(1)); }),

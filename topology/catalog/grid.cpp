@@ -3,7 +3,7 @@
 // "MATCHA: Speeding up decentralized SGD via matching decomposition sampling", 2019. A prime number
 // of ranks is one row.
 
-#include "topology/lattice.hpp"
+#include "topology/catalog/lattice.hpp"
 
 namespace gossamer {
 

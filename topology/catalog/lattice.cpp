@@ -1,4 +1,4 @@
-#include "topology/lattice.hpp"
+#include "topology/catalog/lattice.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -3,7 +3,7 @@
 // 2020, taken apart into matchings as in Wang et al., "MATCHA", 2019. A prime number of ranks is
 // one circle.
 
-#include "topology/lattice.hpp"
+#include "topology/catalog/lattice.hpp"
 
 namespace gossamer {
 

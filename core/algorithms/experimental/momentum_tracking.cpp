@@ -6,7 +6,7 @@
 //   u' = beta u + g,   y' = W y + u' - u,   x' = W x - u(y')
 
 #include "core/algorithms/algorithm_options.hpp"
-#include "core/algorithms/tracking.hpp"
+#include "core/algorithms/experimental/tracking.hpp"
 
 namespace gossamer {
 

@@ -9,7 +9,7 @@
 // rate. It is tracking (tracking.hpp) with beta = 0.
 
 #include "core/algorithms/bucket_lanes.hpp"
-#include "core/algorithms/tracking.hpp"
+#include "core/algorithms/experimental/tracking.hpp"
 #include "optim/block_update.hpp"
 #include "optim/convert.hpp"
 #include "optim/tracker.hpp"

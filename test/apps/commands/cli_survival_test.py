@@ -180,6 +180,13 @@ class Survival(SurvivalCase):
         self.assertEqual(code, 0, errors)
         self.expect_whole([1, 2], 400)
 
+    def test_says_at_once_that_it_may_open_too_few_files(self):
+        command = " ".join([self.program, "train", "tiny.yaml", "--processes", "3", "fault.mode=survive"])
+        done = subprocess.run(["bash", "-c", f"ulimit -n 23; exec {command}"], cwd=self.folder, text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL, timeout=cli_case.K_PATIENCE_S)
+        self.assertEqual(done.returncode, 74, done.stderr)
+        self.assertRegex(done.stderr, r"a rank of 3 needs at least \d+ files and connections")
+
     def test_ends_when_too_few_are_left(self):
         # Rank 0 writes the folder; where it is lost, one that is left says how the run has ended.
         for ranks, victims in [(2, [1]), (2, [0]), (4, [0, 1, 2])]:

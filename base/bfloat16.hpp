@@ -15,7 +15,7 @@ struct BFloat16 {
   friend bool operator==(const BFloat16&, const BFloat16&) = default;
 };
 
-/// The same value as a float32; the conversion is exact.
+/// Returns the value as a float32; the conversion is exact.
 [[nodiscard]] GOSSAMER_HOST_DEVICE constexpr float widened(BFloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16U);
 }

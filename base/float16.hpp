@@ -12,7 +12,8 @@ struct Float16 {
   std::uint16_t bits;
 };
 
-/// The same value as a float32; the conversion is exact. A NaN becomes the quiet NaN of its sign.
+/// Returns the value as a float32; the conversion is exact. A NaN becomes the quiet NaN of its
+/// sign.
 [[nodiscard, gnu::always_inline]] constexpr float widened(Float16 value) {
   constexpr std::uint32_t kHalf = 0x3f00'0000U;
   // The difference between the two exponents' biases, at the place of float32's exponent.

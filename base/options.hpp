@@ -90,7 +90,7 @@ class Options {
   std::vector<double> numbers(std::string_view key, const NumberRule& each) const;
   /// `[first, last)` with 0 <= first < last; nothing when the key is not given.
   std::optional<std::pair<std::int64_t, std::int64_t>> range(std::string_view key) const;
-  /// Like integer and number, for keys whose absence has a meaning of its own.
+  /// Read an integer or a number whose absence has a meaning of its own.
   std::optional<std::int64_t> optional_integer(std::string_view key, IntegerRule rule) const;
   std::optional<double> optional_number(std::string_view key, NumberRule rule) const;
 
@@ -117,7 +117,7 @@ class Options {
   /// Throws a ConfigError about `key`, at the key's place in the file.
   [[noreturn]] void fail(std::string_view key, std::string_view what) const;
 
-  /// Names in the whole tree may mean these rows, beside those of the table of such rows. The rows
+  /// Names in the whole tree may mean these rows, beside the rows of the table. The rows
   /// must outlive all views of the tree. See PlugIns in core/algorithms/plug_ins.hpp.
   template <class Row>
   void take_along(std::span<const Row> rows) const {

@@ -28,8 +28,8 @@ class StateVisitor {
   virtual ~StateVisitor() = default;
   /// True: the visitor writes into the blocks and numbers. False: it reads them.
   [[nodiscard]] virtual bool loads() const = 0;
-  /// Of a visitor that loads: whether it has a piece of this name. For pieces that depend on
-  /// options that may change between saving and loading.
+  /// Whether a visitor that loads has a piece of this name. The function is for pieces that depend
+  /// on options that may change between saving and loading.
   [[nodiscard]] virtual bool holds(const std::string& name) const = 0;
   /// `block` is host memory and valid during the call only.
   virtual void block(const std::string& name, const Block& block) = 0;

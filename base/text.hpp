@@ -58,7 +58,7 @@ std::string shortest(double value);
 /// tabulator, marks that turn the direction of writing, and bytes that are no UTF-8 become `\\x1b`
 /// and the like. For text that comes from files.
 std::string visible(std::string_view text);
-/// The same for a name, which has to stay on its line: ends of lines are shown, too.
+/// Shows a name, which has to stay on its line: ends of lines are shown, too.
 std::string visible_line(std::string_view name);
 
 /// `12.3 MB`, `640 B`: a number of bytes in powers of 1000.

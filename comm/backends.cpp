@@ -150,7 +150,7 @@ int run(Sessions sessions, const RankBody& body) {
     begins = true;
     decided.count_down();
   }
-  // Those that are left do the work of all.
+  // The ranks that are left do the work of all.
   if (survives && std::ranges::find(ends, 0, &End::code) != ends.end()) return 0;
   const auto failed = std::ranges::find_if(ends, &End::has_failed_first);
   if (failed != ends.end()) return failed->code;

@@ -26,7 +26,7 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
 void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const ExchangeWork& exchange,
          SimdPath simd);
 
-/// The same as work on the stream. The codec must outlive the work.
+/// Gives the work of mix() to the stream. The codec must outlive the work.
 void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox> inboxes,
                  const ExchangeWork& exchange = {}, SimdPath simd = best_simd_path());
 

@@ -45,7 +45,7 @@ struct Grid {
   std::int64_t first = 0;
 
   friend bool operator==(const Grid&, const Grid&) = default;
-  /// The same grid for the part of a block from element `offset` on.
+  /// Returns this grid for the part of a block from element `offset` on.
   [[nodiscard]] Grid from(std::int64_t offset) const { return {exponent, seed, first + offset}; }
 };
 
@@ -146,7 +146,8 @@ struct Coding {
 
 /// Throws std::logic_error unless `encoded` can be the encoded form of `numel` elements.
 void require_encoded(const Codec& codec, const ConstBlock& encoded, std::int64_t numel);
-/// The same for blocks that are encoded for a sum.
+/// Throws std::logic_error unless `encoded` can be the form in which `numel` elements go into a
+/// sum.
 void require_summand(const Codec& codec, const ConstBlock& encoded, std::int64_t numel);
 /// Throws std::logic_error unless both are the same.
 void require_dtype(DType found, DType wanted);
@@ -175,7 +176,7 @@ struct CodecEntry {
 };
 
 std::span<const CodecEntry> codec_table();
-/// Also those that `options` bring along.
+/// The rows that `options` bring along count, too.
 std::vector<std::string> codec_names(const Options& options = Options());
 /// Null for `fp32`, which sends blocks as they are. Throws ConfigError for an unknown name.
 const Codec* find_codec(std::string_view name, const Options& options = Options());

@@ -14,7 +14,7 @@ namespace gossamer {
 
 /// The memory belongs to a lane.
 struct ExchangeWork {
-  /// Encoded blocks: those of the inboxes, and the one that the pass writes.
+  /// Encoded blocks: the blocks of the inboxes, and the block that the pass writes.
   Coding coding = {};
   /// The pass ends with copy <- x, for ranks that read the copy where it lies. Null data: no copy.
   Block copy = {};

@@ -76,11 +76,11 @@ void mix(const ParameterUpdate& update);
 
 /// Bytes per element of one pass over memory.
 struct PassTraffic {
-  /// Only read.
+  /// Bytes that the pass reads and does not write.
   std::int64_t read = 0;
-  /// Read, and written in the same place.
+  /// Bytes that the pass reads, and writes in the same place.
   std::int64_t changed = 0;
-  /// Only written.
+  /// Bytes that the pass writes and does not read.
   std::int64_t written = 0;
 
   /// All that is moved; what is changed counts twice.

@@ -27,7 +27,7 @@ struct OptimizerEntry {
 };
 
 std::span<const OptimizerEntry> optimizer_table();
-/// Also those that `options` bring along.
+/// The rows that `options` bring along count, too.
 std::vector<std::string> optimizer_names(const Options& options = Options());
 /// Either spelling. Throws ConfigError for an unknown name or a wrong option.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name,

@@ -20,7 +20,7 @@ inline constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 20;
 /// Looks at rounds up to a fixed amount of work, and after each turning point anew.
 std::optional<std::string> find_obstacle(const Topology& topology, int world_size);
 
-/// The same for a topology whose rounds have not been checked, as one of a user's own: also names
+/// Checks a topology whose rounds have not been checked, as one of a user's own: also names
 /// the first round that breaks a rule (verify.hpp), of one period or of the first rounds.
 std::optional<std::string> find_fault(const Topology& topology, int world_size);
 

@@ -41,7 +41,7 @@ class PushSum {
   void follow(const Round& round);
 
  private:
-  /// What a round does to the weights; of two levels, to those of nodes.
+  /// What a round does to the weights; a round of two levels, to the weights of nodes.
   struct Step {
     std::vector<double> before;
     std::vector<double> after;

@@ -42,7 +42,7 @@ struct WrapperEntry {
 
 std::span<const TopologyEntry> topology_table();
 std::span<const WrapperEntry> wrapper_table();
-/// Also those that `options` bring along.
+/// The rows that `options` bring along count, too.
 std::vector<std::string> topology_names(const Options& options = Options());
 
 /// Builds a topology by name; `-` and `_` are the same. Throws ConfigError when the name is
@@ -57,7 +57,7 @@ std::unique_ptr<Topology> make_topology(std::string_view name, const World& worl
 std::unique_ptr<Topology> read_topology(const Options& section, const World& world,
                                         const std::optional<std::string>& fallback = std::nullopt);
 
-/// The same for a part of another topology. The part alone need not be fit for a run.
+/// Makes a part of another topology. The part alone need not be fit for a run.
 std::unique_ptr<Topology> read_part(const Options& section, const World& world,
                                     const std::optional<std::string>& fallback = std::nullopt);
 

@@ -29,7 +29,7 @@ namespace gossamer {
 struct TopologyFile {
   int world_size = 0;
   bool directed = false;
-  /// Every rank is named, also those that sit out. Rules of verify.hpp may be broken.
+  /// The text names every rank, also ranks that sit out. Rules of verify.hpp may be broken.
   std::vector<Round> rounds = {};
   /// The topology's name in messages.
   std::string name = "from-file";
@@ -40,7 +40,7 @@ inline constexpr std::int64_t kLargestTopologyFile = std::int64_t{16} << 20;
 
 /// Throws ConfigError for a file that cannot be read, is too large, or describes no topology.
 TopologyFile read_topology_file(const std::string& path);
-/// The same for a text; messages name its `source`.
+/// Reads a text; messages name its `source`.
 TopologyFile read_topology_text(std::string_view text, const std::string& source);
 
 /// A topology of the file's rounds. Throws ConfigError about `key` of `options` where the world has

@@ -33,7 +33,7 @@ struct Violation {
 /// Sums may differ from 1 by 1e-9.
 std::optional<Violation> find_violation(const Round& round, int world_size, bool directed);
 
-/// The same for rounds 0 .. num_rounds - 1, or one period if that is shorter, and
+/// Checks rounds 0 .. num_rounds - 1, or one period if that is shorter, and also
 /// - connected: over these rounds, what any rank knows can reach every other.
 std::optional<Violation> find_violation(const Topology& topology, int world_size,
                                         std::int64_t num_rounds);

@@ -3,7 +3,7 @@
 //
 // A batch depends on nothing but the seed, the rank, its number and the changes of the number of
 // ranks (Dealer), so a run that is resumed can begin with any batch. Thread safety: one thread
-// calls take(). Errors: those of make_batch(), in take().
+// calls take(). Errors: what make_batch() throws, in take().
 
 #include <condition_variable>
 #include <cstdint>

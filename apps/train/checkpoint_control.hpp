@@ -111,7 +111,8 @@ class CheckpointControl {
   [[nodiscard]] std::int64_t restored_step() const { return restored_step_; }
   void note_restored() { restored_step_ = steps_.run(); }
 
-  /// Adds to status.json the newest checkpoint and the errors of those that could not be saved.
+  /// Adds to status.json the newest checkpoint and the errors of checkpoints that could not be
+  /// saved.
   void add_status(Json& status, std::vector<std::string>& faults);
   /// Shows the visitor what ranks have in common, for a rank that takes over what rank 0 says.
   void visit_common(StateVisitor& visitor);

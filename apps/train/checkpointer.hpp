@@ -37,7 +37,7 @@ class Checkpointer {
   struct History {
     /// The newest that has been saved; empty: none.
     std::string newest = {};
-    /// The errors of those that could not be saved.
+    /// The errors of checkpoints that could not be saved.
     std::vector<std::string> errors = {};
   };
 

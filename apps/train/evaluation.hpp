@@ -44,7 +44,7 @@ struct Evaluation {
   double consensus_distance = 0.0;
 };
 
-/// The fields of a record. Those of accuracies are left out where there are none.
+/// The fields of a record. Where there are no accuracies, their fields are left out.
 nlohmann::ordered_json to_json(const Evaluation& evaluation);
 
 /// How samples are scored.

@@ -22,9 +22,8 @@ namespace gossamer::apps {
 
 class LocalProcesses {
  public:
-  /// Starts `count` processes. `variables` gives those of a rank, beside the environment of this
-  /// process.
-  /// `survives`: the others go on when one has failed (fault.mode).
+  /// Starts `count` processes. `variables` gives the variables of a rank, beside the environment of
+  /// this process. `survives`: the others go on when one has failed (fault.mode).
   LocalProcesses(int count, const std::function<Variables(int rank)>& variables,
                  bool survives = false);
   /// Kills what still runs.
@@ -56,7 +55,7 @@ class LocalProcesses {
 
   void start(int rank, const Variables& variables);
   void pass_on(int signal);
-  /// Takes those that have ended from `running_`.
+  /// Takes processes that have ended from `running_`.
   void collect();
   void kill_late();
   [[nodiscard]] std::chrono::seconds patience() const;

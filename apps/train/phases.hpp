@@ -50,9 +50,9 @@ struct RunPhase {
   [[nodiscard]] AlgorithmSwitch method_with(bool is_sparse) const;
 };
 
-/// Reads `algorithm` and `topology`. Returns one phase, or those of `algorithm.phases`; the first
-/// one begins with step 0. `fallback`: the name of the topology that takes the place of one that
-/// does not fit the world; empty: that is an error.
+/// Reads `algorithm` and `topology`. Returns one phase, or the phases of `algorithm.phases`; the
+/// first one begins with step 0. `fallback`: the name of the topology that takes the place of one
+/// that does not fit the world; empty: that is an error.
 std::vector<RunPhase> read_phases(const Options& root, const World& world,
                                   const std::string& fallback = "");
 

@@ -45,7 +45,7 @@ class StepCount {
   [[nodiscard]] std::int64_t settled() const { return settled_; }
   /// The ranks go in step, and the run has other steps than it seemed to have at its beginning.
   void replan(std::int64_t total, std::shared_ptr<const Schedule> schedule);
-  /// The ranks go in step. From now on the learning rates are those of the schedule times `factor`.
+  /// The ranks go in step. From now on a learning rate is the schedule's times `factor`.
   void scale_lr(double factor);
   /// The factor of the schedule; 1 at first.
   [[nodiscard]] double lr_scale() const;

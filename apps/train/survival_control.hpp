@@ -81,7 +81,7 @@ class SurvivalControl {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Collective of the ranks that are left and of those that join: goes on in a new world.
+  /// Collective of the ranks that are left and of ranks that join: goes on in a new world.
   void recover(const PeerLost& lost);
   void go_on(const PeerLost& lost);
   /// Makes the steps alone that this rank lacks.

@@ -28,8 +28,8 @@ struct ClockReading {
 ClockReading read_clock_offset(Communicator& communicator, const NanosecondClock& clock,
                                int num_trips = 16);
 
-/// Turns this rank's times into those of rank 0. Between two readings the offset changes evenly;
-/// outside it stays as in the nearer reading.
+/// Turns this rank's times into times of rank 0's clock. Between two readings the offset changes
+/// evenly; outside it stays as in the nearer reading.
 class ClockMap {
  public:
   ClockMap() = default;

@@ -18,7 +18,8 @@
 // - A link carries one stream of messages in each direction. When every rank sends to every other
 //   rank at once, the streams share the links unevenly, and all ranks wait for the slowest stream.
 //
-// A backend brings the RingWire. Thread safety: the progress worker's. Errors: those of the wire.
+// A backend brings the RingWire. Thread safety: the progress worker's. Errors: what the wire
+// throws.
 
 #include <cstdint>
 #include <memory>

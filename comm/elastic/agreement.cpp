@@ -238,7 +238,7 @@ void Agreement::decide(Actions& actions) {
 void Agreement::adopt(const Epoch& epoch, Actions& actions) {
   const Epoch before = std::exchange(epoch_, epoch);
   const bool is_proposer = epoch_ == std::exchange(proposed_, {});
-  // Those that are left out learn it from all that reach them, and the others from the proposer.
+  // Members that are left out learn it from all that reach them, and the others from the proposer.
   for (const Member& member : before.members) {
     if (member.id != self_ && !lost_.contains(member.id) &&
         (is_proposer || !epoch_.has(member.id))) {

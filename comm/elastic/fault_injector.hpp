@@ -54,7 +54,7 @@ struct Fault {
   /// OpLabel::bucket and OpLabel::round. Negative: all.
   std::int64_t bucket = -1;
   std::int64_t round = -1;
-  /// Only operations in which the member with this id takes part are struck. Negative: all
+  /// The fault strikes only operations in which the member with this id takes part. Negative: all
   /// operations.
   std::int64_t peer = -1;
   /// So many operations that fit pass before the fault strikes.
@@ -90,7 +90,7 @@ class FaultInjector {
 };
 
 /// Passes everything on to `inner`, which outlives the result, with the faults of the plan. So do
-/// the communicators split from it. `members` are those of the world, by their ranks.
+/// the communicators split from it. `members` are the members of the world, by their ranks.
 std::unique_ptr<Communicator> inject_faults(Communicator& inner,
                                             std::shared_ptr<FaultInjector> injector,
                                             std::vector<std::int64_t> members);

@@ -88,8 +88,8 @@ class Inbox {
   [[nodiscard]] bool disturbs(const Event& event) const;
   /// Puts it behind the events that wait. The caller holds mutex_.
   void push(Event event);
-  /// Answers those that ask in an earlier epoch, and lets in those that need not wait any more. The
-  /// caller holds mutex_, and sends the answers without it.
+  /// Answers processes that ask in an earlier epoch, and lets in processes that need not wait any
+  /// more. The caller holds mutex_, and sends the answers without it.
   [[nodiscard]] Answers settle();
   void send(const Answers& answers);
 

@@ -1,7 +1,7 @@
 #pragma once
 // Texts between the processes of a run: reports of members, announcements, and requests to join.
-// Its connections are apart from those of training and outlive epochs, and each process watches
-// over its peers by them.
+// Its connections are apart from the connections of training and outlive epochs, and each process
+// watches over its peers by them.
 //
 // Protocol: start() once, then the other calls. The texts from one process to another arrive in
 // order, all of them, until the connection ends. Then both learn of the end (Hooks::lost), and

@@ -40,7 +40,7 @@ class Participant {
     /// As LaunchOptions::while_waiting.
     std::function<void()> while_waiting = {};
     Logger logger = {};
-    /// True: those that ask to join wait until admit(true).
+    /// True: processes that ask to join wait until admit(true).
     bool holds = false;
     /// What this process trains, as lines. A process that joins must train the same.
     std::string trains = {};
@@ -76,9 +76,9 @@ class Participant {
   /// Goes on without this member, which is there, but cannot exchange. `step`: the steps that this
   /// rank has made.
   void lose(MemberId peer, std::int64_t step);
-  /// Leaves. Those that are not about to leave as well take this member for dead.
+  /// Leaves. Members that are not about to leave as well take this member for dead.
   void close() { inbox_->mesh().close(); }
-  /// Whether those that ask to join wait no more (Config::holds).
+  /// Whether processes that ask to join wait no more (Config::holds).
   void admit(bool admits) { inbox_->admit(admits); }
 
  private:
@@ -123,7 +123,7 @@ class Participant {
   std::int64_t step_ = 0;
   /// The number of the epoch that renew() has returned last.
   std::int64_t returned_ = 0;
-  /// A new epoch has been adopted, and those of its members that are lost are not told yet.
+  /// A new epoch has been adopted, and its lost members are not told yet.
   bool has_adopted_ = false;
   Lost lost_;
   /// What members have told for gather(), by epoch and address.

@@ -3,8 +3,8 @@
 //
 // Beside the operations of training, each rank has a mesh (membership::Mesh), by which the members
 // agree on the next epoch. Every epoch has a world of its own, which the backend makes
-// (EpochWorlds): worker and communicator are made anew, and those of the epoch before are deserted.
-// The session's communicator stays the same object.
+// (EpochWorlds): worker and communicator are made anew, and the objects of the epoch before are
+// deserted. The session's communicator stays the same object.
 //
 // A rank takes another one for dead when the mesh says so. A failure in the connections of training
 // alone begins a new epoch with the same members. If a rank itself loses the same other one three

@@ -100,7 +100,7 @@ class RenewingWires : public ForwardingCommunicator {
 
   Communicator& way_of(const ConstBlock& block) { return is_on_host(block) ? host_ : wires(); }
 
-  /// Those of the present world. Collective where there are none yet.
+  /// The wires of the present world. Collective where there are none yet.
   Communicator& wires() {
     if (start_failure_) std::rethrow_exception(start_failure_);
     if (wires_) return *wires_;

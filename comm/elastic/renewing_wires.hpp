@@ -4,7 +4,7 @@
 //
 // Protocol: connect() makes the communicator of a world (NCCL's, or the one with staging buffers).
 // So does the first split(), and the first operation on the device's memory, if it is one of all
-// members. All members come there in the same order, those that join as well. Blocks on the host
+// members. All members come there in the same order, also members that join. Blocks on the host
 // and texts take the communicator for host memory, and need nothing else. reconfigure() gives the
 // device's communicator up, which aborts what is under way, before the host's begins its next
 // world.

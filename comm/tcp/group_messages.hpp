@@ -52,7 +52,7 @@ class Awaiting {
     progress_.total += message->bytes;
     waiting_.emplace_back(world_rank, std::move(message));
   }
-  /// Whether all are over. Forgets those that are.
+  /// Whether all messages are over. Forgets the messages that are over.
   bool are_over() {
     std::erase_if(waiting_, [this](const auto& entry) {
       if (!entry.second->check()) return false;

@@ -380,9 +380,9 @@ class TcpMesh : public membership::Mesh {
   std::map<std::string, Peer> peers_;
   /// Their addresses, by address_number().
   std::map<std::uint64_t, std::string> names_;
-  /// Those that have connected and not yet said who they are.
+  /// Processes that have connected and not yet said who they are.
   std::set<TextConnectionPtr> strangers_;
-  /// Those that are lost, or were dropped.
+  /// Processes that are lost, or were dropped.
   std::set<std::string> lost_;
   Clock::time_point last_tick_;
   bool is_closed_ = false;

@@ -22,7 +22,7 @@ namespace {
 using membership::Epoch;
 using membership::Participant;
 
-/// Those that join ask different members first.
+/// Processes that join ask different members first.
 std::size_t any_place() {
   const std::string bytes = random_bytes(2);
   return static_cast<unsigned char>(bytes[0]) * std::size_t{256} +

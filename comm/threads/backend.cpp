@@ -252,7 +252,7 @@ class ThreadSession : public EpochSession {
   void desert() override {
     has_ended_ = true;
     worker_->stop();
-    // Those that have not noticed yet need not wait for it.
+    // Ranks that have not noticed yet need not wait for it.
     hub_.fail(world_.rank, ExitCode::kPeerLost, "it goes on in another world");
   }
 
@@ -307,7 +307,7 @@ class ThreadSession : public EpochSession {
 
   World world_;
   ThreadHub& hub_;
-  /// The run goes on without those that fail.
+  /// The run goes on without ranks that fail.
   bool survives_;
   Logger logger_;
   std::shared_ptr<ProgressWorker> worker_;

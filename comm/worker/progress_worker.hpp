@@ -135,7 +135,7 @@ class ProgressWorker {
     /// a wait costs little, long enough that a rank which shares its core loses well under one
     /// percent.
     std::chrono::microseconds short_pause{50};
-    /// The same while the worker holds no operation, or only those that wake it.
+    /// The pause while the worker holds no operation, or only operations that wake it.
     std::chrono::microseconds long_pause{20'000};
     /// Which ranks have left; null: no rank leaves before the others.
     std::shared_ptr<const Attendance> attendance = {};
@@ -218,7 +218,7 @@ class ProgressWorker {
   static void start(Active& entry);
   /// Whether this operation, which is under way, keeps later ones of its channel from starting.
   static bool is_holding(const Active& entry);
-  /// Whether any operation under way keeps those of this channel from starting.
+  /// Whether an operation under way keeps the operations of this channel from starting.
   [[nodiscard]] bool is_held_up(const void* channel) const;
   /// Whether nothing of its own keeps it from starting. Throws when `after` has failed.
   static bool is_ready(Active& entry);

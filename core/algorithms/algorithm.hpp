@@ -76,7 +76,7 @@ class SharedStates {
  public:
   virtual ~SharedStates() = default;
   /// Called where clipping needs norms. Bucket::squares() hold the squared norms of the parts that
-  /// this rank has, for all buckets. Makes them those of the whole gradients.
+  /// this rank has, for all buckets. Turns the norms into norms of the whole gradients.
   virtual void complete_norms() = 0;
   /// Gives the bucket the states of all elements, before it is saved, loaded, or left to another
   /// algorithm. Called after the lanes are drained.
@@ -161,7 +161,8 @@ class AlgorithmFactory {
   /// with what suits the algorithm's row.
   using WhyNot = std::function<std::string(const AlgorithmSetting& setting)>;
 
-  /// `topologies`: in place of those of the algorithm's row, where options decide.
+  /// `topologies`: what stands in place of the topologies of the algorithm's row, where options
+  /// decide.
   template <std::invocable<const AlgorithmSetup&> Function>
   // NOLINTNEXTLINE(google-explicit-constructor): `return [](const AlgorithmSetup&) {...}` works
   AlgorithmFactory(Function make, WhyNot why_not = nullptr,
@@ -202,7 +203,7 @@ struct AlgorithmEntry {
   std::string_view summary;
   /// The keys that `read` reads beside `name`.
   std::span<const OptionEntry> options = {};
-  /// With the options' defaults; AlgorithmChoice::topologies() knows those of a choice.
+  /// What the options' defaults take; AlgorithmChoice::topologies() knows what a choice takes.
   TopologyKind topologies = TopologyKind::kNone;
   EqualModels equal_models = EqualModels::kNever;
   RankSteps steps = RankSteps::kTogether;
@@ -232,7 +233,7 @@ struct AlgorithmEntry {
 };
 
 std::span<const AlgorithmEntry> algorithm_table();
-/// Also those that `options` bring along.
+/// The rows that `options` bring along count, too.
 std::vector<std::string> algorithm_names(const Options& options = Options());
 
 /// An algorithm with its options: `gossip`, or {"allreduce", Options::parse("delay: 1")}.

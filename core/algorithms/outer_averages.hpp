@@ -74,7 +74,7 @@ class OuterAverages {
   void drop(const Bucket& bucket, std::int64_t step);
   /// Drops the errors, because other code has written the parameters before this step.
   void forget(std::int64_t step);
-  /// From this step on, this rank's anchors may be others than those of the other ranks.
+  /// From this step on, this rank's anchors may differ from the anchors of the other ranks.
   void distrust(std::int64_t step);
   /// A run may go on with another codec, or without.
   void visit(StateVisitor& visitor);

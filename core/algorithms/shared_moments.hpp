@@ -46,8 +46,8 @@ std::string why_not_shared(const MomentPeriods& periods, const AlgorithmSetting&
 
 class SharedMoments {
  public:
-  /// Collective. `periods` count rounds. `members`: all ranks, or those that meet in a round of the
-  /// topology.
+  /// Collective. `periods` count rounds. `members`: all ranks, or the ranks that meet in a round of
+  /// the topology.
   SharedMoments(const AlgorithmSetup& setup, const MomentPeriods& periods, LaneMembers members);
 
   /// Takes the means that are under way.

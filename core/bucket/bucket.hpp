@@ -131,7 +131,8 @@ class Bucket {
   [[nodiscard]] bool has_replaced_gradients() const { return has_replaced_; }
   /// Copies the gradients that replace_gradient() has set, which then stay until begin_step().
   void keep_replaced_gradients();
-  /// Takes replace_gradient() back: the gradients of this step are those that offer() has brought.
+  /// Takes replace_gradient() back: the gradients that offer() has brought are the gradients of
+  /// this step.
   void restore_gradients();
   /// The memory of the gradients' squared norms; see Memory.
   [[nodiscard]] Block squares() const { return memory_.squares; }
@@ -159,8 +160,8 @@ class Bucket {
     /// calls finish_own_step(), which copies or encodes the parameters for the next exchange.
     bool has_own_rule = false;
   };
-  /// Mixes the parameters of the shard, and updates those that have a gradient. Inboxes have the
-  /// elements of the shard.
+  /// Mixes the parameters of the shard, and updates the parameters that have a gradient. Inboxes
+  /// have the elements of the shard.
   void update(const Update& update);
   /// What a rule of the caller's gets after update(). Waits for the stream.
   [[nodiscard]] OwnRuleStep own_step();
@@ -231,7 +232,7 @@ class Bucket {
   Memory memory_;
   const Optimizer& optimizer_;
   Stream& stream_;
-  /// The states of the optimizer, then those of the algorithm.
+  /// The states of the optimizer, then the states of the algorithm.
   std::vector<NamedState> states_;
   /// See SquaresInput.
   Buffer scratch_;

@@ -94,8 +94,8 @@ class GradientPolicy {
   GradientPolicy(const GradientOptions& options, Stream& stream, std::int64_t num_entries,
                  std::int64_t num_buckets);
 
-  /// Makes room for the decisions of so many buckets, in place of those of the step before. Call
-  /// this between two steps, when the stream's work is done.
+  /// Makes room for the decisions of so many buckets, in place of the decisions of the step before.
+  /// Call this between two steps, when the stream's work is done.
   void set_num_buckets(std::int64_t num_buckets);
   /// Sets the factor that gradients are multiplied by before anything else: 1 over the loss scale,
   /// if there is one. Takes effect with the next gradient used.
@@ -127,7 +127,7 @@ class GradientPolicy {
   /// turns the gradients into means (1 / size where they are sums over ranks).
   const GradientDecision* decide(std::int64_t bucket, const ConstBlock& squares,
                                  double mean_factor = 1.0);
-  /// Like decide(), but for gradients that the algorithm has scaled and clipped itself. The
+  /// Decides as decide() does, for gradients that the algorithm has scaled and clipped itself. The
   /// decision only says whether the step counts.
   const GradientDecision* decide_unscaled(std::int64_t bucket, const ConstBlock& squares);
   /// Shows the visitor the norm that delayed_global keeps from step to step.

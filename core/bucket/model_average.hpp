@@ -68,7 +68,7 @@ class SharedNumbers : public StateVisitor {
 
 /// A rank's part in a mean over some of the ranks.
 struct MeanWeight {
-  /// As in ModelAverage.
+  /// The weight of this rank in the mean, as ModelAverage takes it.
   double weight = 1.0;
   /// How many ranks count.
   int num_counting = 0;

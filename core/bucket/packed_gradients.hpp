@@ -26,11 +26,12 @@ class PackedGradients {
   [[nodiscard]] Buffer flags(const Bucket& bucket) const;
   /// Enqueues the copies. Missing gradients become zeros.
   void pack(const Bucket& bucket);
-  /// Replaces the bucket's gradients by those of a sum of such blocks, which must stay until the
-  /// update is done. Removes the gradients that no rank has; null data removes all. Waits for the
-  /// stream.
+  /// Replaces the bucket's gradients by the gradients in a sum of such blocks, which must stay
+  /// until the update is done. Removes the gradients that no rank has; null data removes all. Waits
+  /// for the stream.
   void unpack(Bucket& bucket, ConstBlock sum);
-  /// The same from two blocks: the gradients of the bucket's shard, and all flags.
+  /// Replaces the gradients by sums in two blocks: the gradients of the bucket's shard, and all
+  /// flags.
   void unpack(Bucket& bucket, const ConstBlock& gradients, const ConstBlock& flags);
   /// Shows the visitor the block, entry by entry.
   void visit(StateVisitor& visitor, const Bucket& bucket);
@@ -38,7 +39,7 @@ class PackedGradients {
  private:
   Stream* stream_;
   Buffer block_;
-  /// Host memory: this rank's flags, and those of a sum.
+  /// Host memory: this rank's flags, and the flags of a sum.
   Buffer own_flags_;
   Buffer sum_flags_;
 };

@@ -45,7 +45,7 @@ class CodedSum {
   [[nodiscard]] int num_shards() const { return gathers() ? 1 : num_ranks_; }
   /// Shards that hold something: the first ones.
   [[nodiscard]] std::int64_t num_filled() const;
-  /// Bytes of every message: those of a full shard, also where the shard is shorter.
+  /// Bytes of every message: the bytes of a full shard, also where the shard is shorter.
   [[nodiscard]] std::int64_t message_bytes() const;
   /// From one message to the next in memory, so that each is aligned.
   [[nodiscard]] std::int64_t message_distance() const;

@@ -13,7 +13,7 @@
 
 namespace gossamer {
 
-/// Memory for encoded blocks: this rank's own, and those that it hears.
+/// Memory for encoded blocks: this rank's own, and the blocks that it hears.
 struct EncodedBlocks {
   const Codec& codec;
   Buffer own = {};

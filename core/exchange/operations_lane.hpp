@@ -1,6 +1,6 @@
 #pragma once
 // What lanes share whose round is one or several operations, started at once and waited for
-// together: those of trees, of shards, and of sums under a codec. Protocol, errors and thread
+// together: the rounds of trees, of shards, and of sums under a codec. Protocol, errors and thread
 // safety: lane.hpp.
 
 #include <cstdint>

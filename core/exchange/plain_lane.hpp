@@ -57,7 +57,7 @@ class PlainLane : public Lane {
   [[nodiscard]] bool is_under_way() const { return num_over_ < parts_.size(); }
   /// Waits for the next part.
   void finish_part();
-  /// Waits for the next part, and for those that are there. Returns how many elements are.
+  /// Waits for the next part, and takes the parts that are there. Returns how many elements are.
   std::int64_t wait_for_more();
   [[nodiscard]] OpLabel wait_label() const {
     return {.what = "wait", .bucket = spec().bucket, .round = round_};

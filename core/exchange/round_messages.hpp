@@ -54,7 +54,7 @@ class RoundMessages {
   /// nodes.
   Request exchange(const RankRound& round, ConstBlock send, std::span<const Buffer> inboxes,
                    OpContext context) const;
-  /// The same for a round of pairs or neighbours, and for a block of this lane. A large block in
+  /// Exchanges in a round of pairs or neighbours, for a block of this lane. A large block in
   /// host memory goes in parts, the same ones on every rank.
   std::vector<PartUnderWay> exchange_in_parts(const RankRound& round, ConstBlock send,
                                               std::span<const Buffer> inboxes,

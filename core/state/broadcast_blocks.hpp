@@ -15,9 +15,9 @@ namespace gossamer {
 inline constexpr std::int64_t kBroadcastBytes = std::int64_t{16} << 20U;
 
 /// Collective: all ranks pass blocks of the same sizes in the same order, on the device of `stream`
-/// or in host memory. Copies the blocks of rank 0 into those of all ranks, by one operation for
-/// each kBroadcastBytes, of which up to eight are under way at the same time. Waits for the stream.
-/// Throws CommError; the blocks may then have been written in part.
+/// or in host memory. Copies the blocks of rank 0 into the blocks of all ranks, by one operation
+/// for each kBroadcastBytes, of which up to eight are under way at the same time. Waits for the
+/// stream. Throws CommError; the blocks may then have been written in part.
 void broadcast_blocks(Communicator& communicator, Stream& stream, const std::vector<Block>& blocks);
 
 }  // namespace gossamer

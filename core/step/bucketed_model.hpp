@@ -13,7 +13,7 @@
 // may be lost (Communicator::is_elastic()), a PeerLost leaves neither make_plan() nor start(): the
 // first step goes on alone, as every step does.
 //
-// Errors: those of Pipeline, and ConfigError for ranks that differ. Thread safety: that of
+// Errors: what Pipeline throws, and ConfigError for ranks that differ. Thread safety: that of
 // Pipeline.
 
 #include <cstdint>
@@ -99,7 +99,7 @@ class BucketedModel {
   void finish_step();
 
   void set_gradient_scale(double scale);
-  /// As Pipeline::set_clipping(), also before there is a pipeline.
+  /// Changes the clipping as Pipeline::set_clipping() does, also before there is a pipeline.
   void set_clipping(ClipMode mode, double norm);
 
   /// The step under way does not count for the choice of a size.
@@ -117,7 +117,7 @@ class BucketedModel {
 
   /// Between two steps, where ranks are lost: as Pipeline::detach().
   void detach();
-  /// As Pipeline::follow().
+  /// Makes up for a step that this rank lacks; see Pipeline::follow().
   void follow(std::int64_t num_steps) {
     if (pipeline_) pipeline_->follow(num_steps);
   }
@@ -136,7 +136,7 @@ class BucketedModel {
   /// Throws ConfigError if an algorithm cannot run so with this model's options.
   void check(const ExchangeOptions& exchange) const;
 
-  /// As those of Pipeline, also before there is one.
+  /// What the functions of Pipeline with these names return, also before there is a pipeline.
   [[nodiscard]] const PipelineMetrics& metrics() const;
   [[nodiscard]] const Progress& progress() const;
   [[nodiscard]] double lr() const;

@@ -48,7 +48,7 @@
 // what it needs of the other. On a stream that lags behind (a GPU's), the code that writes
 // gradients or reads parameters must do so in the stream's order. The first call of a step waits
 // until it is known how the step before ended, so the host is never more than one step ahead.
-// Exchanges that end on the host are waited for there; those of NCCL are not, with these
+// The host waits for exchanges that end there; exchanges of NCCL are not waited for, with these
 // exceptions. All-reduce and node gossip wait for the sums of a bucket to see which ranks have used
 // a parameter. Relay waits for the messages of a bucket to see how many ranks are in their sums.
 // Under the codecs int8 and int4 the votes are counted in every eighth step (grid_lane.hpp), and
@@ -147,12 +147,12 @@ class Pipeline {
   /// algorithm, optimizer and parameters must be the same as at saving; bucket sizes may differ.
   void visit(StateVisitor& visitor);
 
-  /// Collective, between two steps. Drains, and replaces the buckets by those of `plan`, which
-  /// holds the same parameters. `memory` is for their parameters, as in the constructor; its values
-  /// are overwritten. Training continues as if it had been saved, and loaded into a pipeline with
-  /// these buckets. Meanwhile host memory holds a copy of all state. Throws std::logic_error inside
-  /// a step, and where ranks may be lost (Communicator::is_elastic()): the state belongs to no
-  /// pipeline meanwhile. Throws what drain() and visit() throw. After an error the pipeline is
+  /// Collective, between two steps. Drains, and replaces the buckets by the buckets of `plan`,
+  /// which holds the same parameters. `memory` is for their parameters, as in the constructor; its
+  /// values are overwritten. Training continues as if it had been saved, and loaded into a pipeline
+  /// with these buckets. Meanwhile host memory holds a copy of all state. Throws std::logic_error
+  /// inside a step, and where ranks may be lost (Communicator::is_elastic()): the state belongs to
+  /// no pipeline meanwhile. Throws what drain() and visit() throw. After an error the pipeline is
   /// unusable.
   void replan(const BucketPlan& plan, std::vector<ParameterMemory> memory);
 
@@ -185,7 +185,7 @@ class Pipeline {
     bool joins = false;
   };
   /// Collective of the ranks that are left, after detach(), Elastic::reconfigure(), and the steps
-  /// that this rank lacked; and of those that join, whose pipelines begin detached. The algorithm
+  /// that this rank lacked; and of ranks that join, whose pipelines begin detached. The algorithm
   /// starts anew on the topology, as after switch_to(). After a PeerLost detach(), reconfigure()
   /// and resume() follow again. Throws ConfigError, on all ranks, if the algorithm cannot run on
   /// the topology.
@@ -291,7 +291,7 @@ class Pipeline {
   void settle_gradients(Bucket& bucket);
   /// Decides about the gradients, mixes, updates, and starts the next exchange.
   void update(Bucket& bucket);
-  /// As update(), for all buckets of a step.
+  /// Updates as update() does, all buckets of a step.
   void update_all();
   /// Decides about the gradients, mixes, and updates unless the rule is the caller's own.
   void mix_and_update(Bucket& bucket);

@@ -2,7 +2,7 @@
 // The order of a step, for all that make steps: the pipeline, the simulation and the plan. The
 // pipeline makes the parts of a step for each bucket as its gradients arrive (pipeline.hpp), and
 // shares update_bucket(). The others make whole steps in three phases (PhasedStep). Not thread
-// safe. Errors: those of the algorithm.
+// safe. Errors: what the algorithm throws.
 
 #include <concepts>
 #include <span>

@@ -100,7 +100,7 @@ class DecentralizedDataParallel {
   ///
   /// Loading repeats the exchanges that were in flight at saving, and training then continues bit
   /// for bit. The wrapper may be new or trained. Its ranks, model, algorithm and optimizer must be
-  /// those of the saved one; its buckets may differ. Throws std::logic_error when saving before the
+  /// the saved model's; its buckets may differ. Throws std::logic_error when saving before the
   /// first step, and CheckpointError when the state does not fit.
   void visit(StateVisitor& visitor) { core_->visit(visitor); }
 
@@ -121,10 +121,10 @@ class DecentralizedDataParallel {
   void switch_to(const AlgorithmSwitch& to) { core_->switch_to(to); }
   /// Between two steps, where ranks are lost (Communicator::is_elastic()): as Pipeline::detach().
   void detach() { core_->detach(); }
-  /// As Pipeline::follow().
+  /// Makes up for a step that this rank lacks; see Pipeline::follow().
   void follow(std::int64_t num_steps) { core_->follow(num_steps); }
-  /// As Pipeline::holds_step(). The parameters have no gradients meanwhile. A backward() then
-  /// throws PeerLost.
+  /// Whether the last step is held; see Pipeline::holds_step(). The parameters have no gradients
+  /// meanwhile. A backward() then throws PeerLost.
   [[nodiscard]] bool holds_step() const { return core_->model().holds_step(); }
   /// Collective, as Pipeline::resume(): after detach(), Elastic::reconfigure(), follow() and the
   /// steps that this rank lacked; or on a new wrapper that joins (DataParallelOptions::joins).

@@ -12,7 +12,7 @@
 // from the device. After the first steps, GraphedStep records the first shape that comes twice in a
 // row. Batches of another shape run as usual.
 //
-// Errors: those of backward() (data_parallel.hpp), and those of StepGraph::capture() in the step
+// Errors: what backward() throws (data_parallel.hpp), and StepGraph::capture() in the step
 // that is recorded. Thread safety: only the rank's own thread may call.
 
 #include <cstdint>

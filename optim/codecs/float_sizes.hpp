@@ -7,7 +7,7 @@
 
 namespace gossamer::internal {
 
-/// The size of infinity. That of NaN is larger, and those of all numbers are smaller.
+/// The size of infinity. The size of NaN is larger, and the sizes of all numbers are smaller.
 inline constexpr std::int32_t kInfiniteSize = 0x7f80'0000;
 
 /// The bits of |x| as a float.

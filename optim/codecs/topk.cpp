@@ -45,7 +45,7 @@ constexpr std::int64_t part_bytes(std::int64_t numel) {
   return numel == 0 ? 0 : kHeadBytes + (num_sent(numel) * kElementBits + 7) / 8;
 }
 
-/// Those of float_size().
+/// The size (float_size()) of each element of a part.
 using Sizes = std::array<std::int32_t, kPart>;
 
 [[gnu::always_inline]] inline std::int64_t count_from(const Sizes& sizes, std::int64_t numel,

@@ -1,5 +1,5 @@
 #pragma once
-// The rules that the sweep is compiled for: those of optim/registry.cpp. A rule that is missing
+// The rules that the sweep is compiled for: the rules of optim/registry.cpp. A rule that is missing
 // here is an undefined reference when a program is linked.
 
 #include "optim/rules/accum_adam.hpp"

@@ -118,7 +118,7 @@ class LinkTable {
 Traffic traffic_of(const Round& round, const LinkTable& links);
 /// The traffic of one group of all ranks.
 Traffic all_reduce_traffic(const LinkTable& links);
-/// Multiplies the bytes of messages and those of other transfers.
+/// Multiplies the bytes of messages and the bytes of other transfers.
 void scale(Traffic& traffic, double messages, double others);
 /// The traffic of exchanges that all ranks start together.
 Traffic together(const std::vector<Traffic>& parts, int world_size);

@@ -101,9 +101,11 @@ bundle() {
   cp -- configs/gpt_124m.yaml configs/reference.yaml "$root/configs/"
   mkdir -p "$root/test/apps/commands"
   cp -- test/apps/commands/cli_{case,gpu_test}.py "$root/test/apps/commands/"
-  cp -- scripts/{measure_gpu.sh,bundle_env.sh,lib.sh,mpi_env.sh,gpu_peer.py,peer_step.py} "$root/scripts/"
+  cp -- scripts/{measure_gpu.sh,bundle_env.sh,lib.sh,mpi_env.sh} "$root/scripts/"
+  mkdir -p -- "$root/scripts/lab"
+  cp -- scripts/lab/{gpu_peer.py,peer_step.py} "$root/scripts/lab/"
   # Any text does: what is measured is time.
-  cat -- core/*/*.?pp optim/*.?pp comm/*.?pp comm/*/*.?pp apps/*/*.?pp docs/*.md >"$root/data/text.txt"
+  cat -- core/*/*.?pp optim/*.?pp comm/*.?pp comm/*/*.?pp apps/*/*.?pp docs/*/*.md >"$root/data/text.txt"
   mkdir -p "$(dirname -- "$archive")"
   tar -C "$work" -cJf "$archive" gossamer-gpu
   say "build_gpu: $(du -h "$archive" | cut -f1) in $archive. On the machine with the GPU, type:" \

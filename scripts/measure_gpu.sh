@@ -15,7 +15,7 @@
 #   sanitizer   tests under compute-sanitizer
 #   golden      recorded runs replayed on the GPU; only if GOLDEN names a folder of cases
 #   kernels     bench kernel: accum_adamw and others, float32 and bfloat16
-#   peers       the same work by PyTorch (scripts/gpu_peer.py), and its training of a gpt
+#   peers       the same work by PyTorch (scripts/lab/gpu_peer.py), and its training of a gpt
 #   train       a gpt of 124 million parameters on one rank, with and without a graph
 #   two         the same on two ranks that share the GPU, also with averages that the host encodes
 #   profile     ncu: bandwidth of the sweep kernel
@@ -183,8 +183,8 @@ python() {
   fi
   limited 100 python_gpu env GOSSAMER_TEST_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider python/tests/test_gpu.py
   limited 200 python_cuda env GOSSAMER_TEST_DEVICE=cuda "$python" -m pytest -q -p no:cacheprovider python/tests --ignore=python/tests/test_gpu.py
-  limited 60 python_train "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}" --gossamer
-  limited 60 python_peer_train "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}"
+  limited 60 python_train "$python" scripts/lab/gpu_peer.py train --batch "${BATCH:-32}" --gossamer
+  limited 60 python_peer_train "$python" scripts/lab/gpu_peer.py train --batch "${BATCH:-32}"
 }
 
 nccl() {
@@ -226,9 +226,9 @@ kernels() {
 }
 
 peers() {
-  limited 120 peer_sweep "$python" scripts/gpu_peer.py sweep
-  limited 120 peer_train "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}"
-  limited 240 peer_train_compiled "$python" scripts/gpu_peer.py train --batch "${BATCH:-32}" --compile
+  limited 120 peer_sweep "$python" scripts/lab/gpu_peer.py sweep
+  limited 120 peer_train "$python" scripts/lab/gpu_peer.py train --batch "${BATCH:-32}"
+  limited 240 peer_train_compiled "$python" scripts/lab/gpu_peer.py train --batch "${BATCH:-32}" --compile
 }
 
 # gpt NAME PRECISION OVERRIDE...: a command of training, without its launcher.

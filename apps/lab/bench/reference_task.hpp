@@ -1,7 +1,7 @@
 #pragma once
 // Models, initial values and data that any framework can reproduce. Everything follows from a seed
 // by arithmetic on 64-bit integers, so two programs that train the same model must print the same
-// losses. scripts/peer_step.py is the counterpart for PyTorch and decent-dp.
+// losses. scripts/lab/peer_step.py is the counterpart for PyTorch and decent-dp.
 //
 // mix(z) is one step of splitmix64 from state z (Steele, Lea and Flood, "Fast Splittable
 // Pseudorandom Number Generators", OOPSLA 2014). Three functions build on it:

@@ -1,5 +1,5 @@
 // The models and data of `bench step` against numbers that PyTorch has computed from the same
-// definition (scripts/peer_step.py --engine local --losses).
+// definition (scripts/lab/peer_step.py --engine local --losses).
 
 #include "apps/lab/bench/step_bench.hpp"
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """The same training step in other frameworks, timed: the other side of `gossamer bench step`.
 
-    torchrun --nproc-per-node 2 scripts/peer_step.py --engine decent-dp --model mlp
-    torchrun --nproc-per-node 2 scripts/peer_step.py --engine ddp --model gpt --losses
-    scripts/hosts.sh mpirun build/peers/bin/python scripts/peer_step.py --engine ddp-bf16
+    torchrun --nproc-per-node 2 scripts/lab/peer_step.py --engine decent-dp --model mlp
+    torchrun --nproc-per-node 2 scripts/lab/peer_step.py --engine ddp --model gpt --losses
+    scripts/hosts.sh mpirun build/peers/bin/python scripts/lab/peer_step.py --engine ddp-bf16
 
 Engines: gossamer (the Python package; build/python/package must be on PYTHONPATH), decent-dp (PyPI), ddp (PyTorch's DistributedDataParallel), ddp-bf16 (the same, with gradients sent as bfloat16),
 local (no communication). gloo on the CPU.
 Models, initial values and data follow from a seed as apps/lab/bench/reference_task.hpp says, so the losses must be those of
 gossamer's `local` (local), `gossip` (decent-dp). Prints one JSON line with the keys of `gossamer bench step`.
-Needs torch, decent-dp, numpy: scripts/compare_peers.sh installs them into a venv of its own.
+Needs torch, decent-dp, numpy: scripts/lab/compare_peers.sh installs them into a venv of its own.
 """
 import argparse
 import json

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints what scripts/far_losses.sh has measured: a row for each way to exchange.
+"""Prints what scripts/lab/far_losses.sh has measured: a row for each way to exchange.
 
-    scripts/far_tables.py FOLDER [--loss LOSS]
+    scripts/lab/far_tables.py FOLDER [--loss LOSS]
 
 A row has validation losses at the end, means over the seeds: of the mean model, with the standard deviation, and of
 the ranks' own models; then the consensus distance, the bytes that a rank sends in a step, and the first record whose

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/far_steps.sh TEXT [PATTERN]
+# scripts/lab/far_steps.sh TEXT [PATTERN]
 #
 # Measures the tables "Steps on far hosts" and "Uneven hosts" of docs/guide/far_apart.md on four hosts, which share this
 # machine's processors. Prints a JSON line for each cell. Takes about an hour, and nothing else should run. TEXT is
@@ -12,7 +12,7 @@
 # The second table has a perceptron of 11.7 MB whose ranks sleep 25 ms in a step, at 500 Mbit/s; then one rank sleeps
 # 100 ms, or one host has 50 Mbit/s. Averages that may travel let a rank run ahead by a period, a fifteenth of the run.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=scripts/lib.sh
 source "$root/scripts/lib.sh"
 show_help "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/far_losses.sh TEXT FOLDER
+# scripts/lab/far_losses.sh TEXT FOLDER
 #
 # Measures the tables "What it costs" of docs/guide/far_apart.md: what a small transformer loses when its workers exchange
 # rarely, or little. TEXT is tinyshakespeare, or another text of 1.1 MB or more. Results come into FOLDER. Finished runs
@@ -8,15 +8,15 @@
 #
 # First the grids of learning rates and of outer steps, with seed 1; then seeds 2 and 3 of what the page takes from
 # them, and the rest with three seeds or one. Runs have 1600 steps, because after 400 most ways know only which letter
-# follows which. Some of muon have 400: it learns faster. scripts/far_tables.py FOLDER prints all of it.
+# follows which. Some of muon have 400: it learns faster. scripts/lab/far_tables.py FOLDER prints all of it.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=scripts/lib.sh
 source "$root/scripts/lib.sh"
 show_help "$@"
 
 text=${1:-} folder=${2:-}
-[[ -r $text && -n $folder ]] || die "far_losses.sh: type: scripts/far_losses.sh TEXT FOLDER"
+[[ -r $text && -n $folder ]] || die "far_losses.sh: type: scripts/lab/far_losses.sh TEXT FOLDER"
 program=$root/build/release/gossamer
 [[ -x $program ]] || die "far_losses.sh: $program is missing; scripts/build.sh release makes it"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs gossamer and its peers in turns and prints a table; started by scripts/compare_peers.sh."""
+"""Runs gossamer and its peers in turns and prints a table; started by scripts/lab/compare_peers.sh."""
 import argparse
 import datetime
 import json
@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 
-K_ROOT = pathlib.Path(__file__).resolve().parent.parent
+K_ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 K_GOSSAMER = K_ROOT / "build/release/gossamer"
 K_RECORD = K_ROOT / "build/compare_peers.jsonl"
 
@@ -47,11 +47,11 @@ class Machine:
     def command(self, engine, arguments):
         if engine == "python":
             return [os.environ.get("MPIEXEC", "mpirun"), "-n", str(self.ranks), sys.executable,
-                    str(K_ROOT / "scripts/peer_step.py"), *arguments]
+                    str(K_ROOT / "scripts/lab/peer_step.py"), *arguments]
         if engine in K_PEERS:
             return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node",
                     str(self.ranks), "--log-dir", str(K_ROOT / "build/peers_log"),
-                    str(K_ROOT / "scripts/peer_step.py"), *arguments]
+                    str(K_ROOT / "scripts/lab/peer_step.py"), *arguments]
         return [os.environ.get("MPIEXEC", "mpirun"), "-n", str(self.ranks), str(K_GOSSAMER),
                 "bench", "step", *arguments]
 
@@ -73,7 +73,7 @@ class Hosts:
         return f"{self.ranks} hosts with {self.rate} each, 1 rank on each"
 
     def command(self, engine, arguments):
-        program = ([sys.executable, str(K_ROOT / "scripts/peer_step.py")] if engine in K_PEERS
+        program = ([sys.executable, str(K_ROOT / "scripts/lab/peer_step.py")] if engine in K_PEERS
                    else [str(K_GOSSAMER), "bench", "step"])
         return [str(K_ROOT / "scripts/hosts.sh"), "--hosts", str(self.ranks), "--rate", self.rate,
                 "mpirun", *program, *arguments]

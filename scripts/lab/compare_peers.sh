@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/compare_peers.sh [--turns N] [--cases CASES] [--topology NAME] [--ranks N]
-# scripts/compare_peers.sh [--turns N] [--cases CASES] [--topology NAME] --hosts N [--rate 500mbit]
+# scripts/lab/compare_peers.sh [--turns N] [--cases CASES] [--topology NAME] [--ranks N]
+# scripts/lab/compare_peers.sh [--turns N] [--cases CASES] [--topology NAME] --hosts N [--rate 500mbit]
 #
 # A training step of gossamer against decent-dp and PyTorch's DistributedDataParallel: the same
 # models, initial values, data, buckets and threads, in turns. The first form has all ranks on this
@@ -15,7 +15,7 @@
 # The peers get a venv of their own, build/peers (6 GB: PyTorch brings its GPU libraries along), at
 # the first call. PEERS_PYTHON names a Python that has torch, decent-dp and numpy already.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=scripts/lib.sh
 source "$root/scripts/lib.sh"
 cd -- "$root"
@@ -26,11 +26,11 @@ python=${PEERS_PYTHON:-}
 if [[ -z $python ]]; then
   venv=$root/build/peers
   python=$venv/bin/python
-  if ! cmp -s scripts/requirements-peers.txt "$venv/installed.txt"; then
+  if ! cmp -s scripts/lab/requirements-peers.txt "$venv/installed.txt"; then
     say "compare_peers: installing decent-dp and PyTorch into build/peers"
     "${PYTHON:-python3}" -m venv "$venv"
-    "$python" -m pip install --quiet --disable-pip-version-check -r scripts/requirements-peers.txt
-    cp scripts/requirements-peers.txt "$venv/installed.txt"
+    "$python" -m pip install --quiet --disable-pip-version-check -r scripts/lab/requirements-peers.txt
+    cp scripts/lab/requirements-peers.txt "$venv/installed.txt"
   fi
 fi
 [[ -x build/release/gossamer ]] || scripts/build.sh release --target gossamer
@@ -38,4 +38,4 @@ scripts/build_python.sh "$python" >&2
 
 # shellcheck source=scripts/mpi_env.sh
 source scripts/mpi_env.sh
-exec "$python" scripts/compare_peers.py "$@"
+exec "$python" scripts/lab/compare_peers.py "$@"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What PyTorch does on a GPU: the other side of `gossamer bench kernel --device cuda` and of a gpt's training.
 
-    python3 scripts/gpu_peer.py sweep                    # mixing and optimizer of 200 buckets of 25 MiB
-    python3 scripts/gpu_peer.py train --batch 32         # tokens per second of a gpt with fused AdamW, bf16 autocast
-    python3 scripts/gpu_peer.py train --batch 32 --compile
-    python3 scripts/gpu_peer.py train --batch 32 --gossamer                # the same with gossamer's Python package
-    python3 scripts/gpu_peer.py sweep --device cpu --mib 1 --buckets 3      # does the script work?
+    python3 scripts/lab/gpu_peer.py sweep                    # mixing and optimizer of 200 buckets of 25 MiB
+    python3 scripts/lab/gpu_peer.py train --batch 32         # tokens per second of a gpt with fused AdamW, bf16 autocast
+    python3 scripts/lab/gpu_peer.py train --batch 32 --compile
+    python3 scripts/lab/gpu_peer.py train --batch 32 --gossamer                # the same with gossamer's Python package
+    python3 scripts/lab/gpu_peer.py sweep --device cpu --mib 1 --buckets 3      # does the script work?
 
 `sweep` times, in turn within one run: copying 1 GiB; torch.optim.AdamW(fused=True); and what decent-dp does for a bucket
 between two exchanges, as its `AccumAdamW` does it with torch._foreach_* calls: mixing, decay, accumulation, moments,

@@ -279,7 +279,7 @@ profile() {
 if [[ -e $root/data/text.txt ]]; then
   cp -- "$root/data/text.txt" "$work/text.txt"
 else
-  cat -- core/*/*.?pp optim/*.?pp comm/*.?pp comm/*/*.?pp apps/*/*.?pp docs/*.md >"$work/text.txt"
+  cat -- core/*/*.?pp optim/*.?pp comm/*.?pp comm/*/*.?pp apps/*/*.?pp docs/*/*.md >"$work/text.txt"
 fi
 failed=()
 for part in "${parts[@]}"; do

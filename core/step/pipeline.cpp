@@ -191,8 +191,8 @@ void Pipeline::set_num_updates(std::int64_t parameter, std::int64_t num_updates)
 }
 
 void Pipeline::advance() {
-  while (num_ready_ < buckets_.size() && buckets_[num_ready_].is_ready()) {
-    Bucket& bucket = buckets_[num_ready_++];
+  while (step_.num_ready < buckets_.size() && buckets_[step_.num_ready].is_ready()) {
+    Bucket& bucket = buckets_[step_.num_ready++];
     {
       const UpdateTimer timer(metrics_);
       with_peers([&](Algorithm& algorithm) { algorithm.gradients_ready(bucket); });
@@ -249,7 +249,7 @@ void Pipeline::mix_and_update(Bucket& bucket) {
   with_peers([&](Algorithm& algorithm) {
     update_bucket(
         algorithm, bucket,
-        {.lr = held_lr_.value_or(config_.schedule->lr(progress_.num_updates())),
+        {.lr = held_.lr().value_or(config_.schedule->lr(progress_.num_updates())),
          .decision = policy_.decide(bucket.index(), bucket.squares(), mean_factor()),
          .simd = config_.simd,
          .pool = &pool_,
@@ -312,10 +312,10 @@ void Pipeline::finish_step() {
   const ScopedTimer timer(metrics_.pipeline_s);
   close_step();
   check_not_held();
-  last_lr_ = config_.schedule->lr(progress_.num_updates());
+  step_.lr = config_.schedule->lr(progress_.num_updates());
   for (Bucket& bucket : buckets_) bucket.close();
   advance();
-  held_is_own_ = true;
+  held_.count_step();
   end_step();
 }
 
@@ -328,32 +328,32 @@ void Pipeline::count_step() {
   with_peers([](Algorithm& algorithm) { algorithm.end_step(); });
   policy_.end_step(mean_factor());
   for (Bucket& bucket : buckets_) bucket.begin_step();
-  num_ready_ = 0;
+  step_.num_ready = 0;
   ++progress_.num_steps;
-  has_sent_ = true;
-  step_is_open_ = true;
+  step_.has_sent = true;
+  step_.is_open = true;
   if (stream_.immediate()) close_step();
 }
 
 void Pipeline::close_step() {
   if (!algorithm_ && !alone_)
     throw std::logic_error("Pipeline: an earlier replan() or switch_to() has failed");
-  if (failure_) std::rethrow_exception(failure_);
-  if (!std::exchange(step_is_open_, false)) return;
+  if (step_.failure) std::rethrow_exception(step_.failure);
+  if (!std::exchange(step_.is_open, false)) return;
   const StepReport report = policy_.take_report();
-  last_gradient_norm_ = report.norm;
+  step_.gradient_norm = report.norm;
   if (report.skipped) {
     ++progress_.num_skipped;
     for (Bucket& bucket : buckets_) bucket.take_back_update();
   }
-  if (policy_.skips() || report.nonfinite < 0 || !nonfinite_.empty()) return;
+  if (policy_.skips() || report.nonfinite < 0 || !step_.nonfinite.empty()) return;
   std::int64_t entry = report.nonfinite;
   for (const Bucket& bucket : buckets_) {
     if (entry < bucket.num_entries()) {
       if (policy_.keeps()) {
         // The owner may have written the sum over its own gradient.
-        nonfinite_ = concat("step ", progress_.num_steps, ": the ranks' gradients of ",
-                            bucket.name(entry), " are not finite");
+        step_.nonfinite = concat("step ", progress_.num_steps, ": the ranks' gradients of ",
+                                 bucket.name(entry), " are not finite");
         return;
       }
       // The sweep may have used a sum over ranks.
@@ -362,7 +362,7 @@ void Pipeline::close_step() {
         refuse(bucket, entry, progress_.num_steps,
                own.data == nullptr || holds_nonfinite(stream_, own));
       } catch (const NonFiniteError&) {
-        failure_ = std::current_exception();
+        step_.failure = std::current_exception();
         throw;
       }
     }
@@ -373,7 +373,7 @@ void Pipeline::close_step() {
 
 std::string Pipeline::take_nonfinite() {
   close_step();
-  return std::exchange(nonfinite_, {});
+  return std::exchange(step_.nonfinite, {});
 }
 
 void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t step, bool is_own) {
@@ -383,7 +383,7 @@ void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t ste
                                   : concat("step ", step, ": the sum of the ranks' gradients of ",
                                            name, " is not finite, though this rank's own is");
   if (policy_.keeps()) {
-    if (nonfinite_.empty()) nonfinite_ = what;
+    if (step_.nonfinite.empty()) step_.nonfinite = what;
     return;
   }
   throw NonFiniteError(concat(what,
@@ -414,7 +414,7 @@ void Pipeline::forget_arrived() {
   if (alone_) return;
   lanes_->forget();
   algorithm_->forget();
-  has_sent_ = false;
+  step_.has_sent = false;
 }
 
 const PipelineMetrics& Pipeline::metrics() {
@@ -434,7 +434,7 @@ double Pipeline::lr() {
 
 double Pipeline::gradient_norm() {
   close_step();
-  return last_gradient_norm_;
+  return step_.gradient_norm;
 }
 
 double Pipeline::model_weight() const { return lanes_ ? lanes_->model_weight() : 1.0; }

@@ -75,6 +75,7 @@
 #include "core/bucket/gradient_policy.hpp"
 #include "core/exchange/host_slots.hpp"
 #include "core/step/algorithm_switch.hpp"
+#include "core/step/held_step.hpp"
 #include "optim/schedule.hpp"
 
 namespace gossamer {
@@ -170,7 +171,7 @@ class Pipeline {
   /// have made `num_steps` steps.
   void follow(std::int64_t num_steps);
   /// The last step has no update yet, because ranks are lost.
-  [[nodiscard]] bool holds_step() const { return held_ != Held::kNothing; }
+  [[nodiscard]] bool holds_step() const { return held_.is_held(); }
   /// Steps exchange nothing: ranks are lost, or detach() was called.
   [[nodiscard]] bool is_alone() const { return alone_ != nullptr; }
   /// Throws PeerLost if holds_step().
@@ -220,7 +221,7 @@ class Pipeline {
   /// The learning rate of the next step. Waits like metrics().
   [[nodiscard]] double lr();
   /// The learning rate of the last step. Never waits.
-  [[nodiscard]] double last_lr() const { return last_lr_; }
+  [[nodiscard]] double last_lr() const { return step_.lr; }
   [[nodiscard]] Stream& stream() { return stream_; }
   /// This rank's weight in the mean of all ranks' models; 1 except in directed topologies and where
   /// ranks are asynchronous. Call it between two steps; where ranks are asynchronous, after
@@ -237,8 +238,22 @@ class Pipeline {
     std::int64_t entry = 0;
   };
 
-  /// What a step that is held has: its gradients, or the sums of all ranks as well.
-  enum class Held { kNothing, kGradients, kSums };
+  /// What is known of the present step and of the last one.
+  struct StepStatus {
+    /// Number of buckets of this step for which gradients_ready() was called.
+    std::size_t num_ready = 0;
+    bool is_open = false;
+    /// True if the last step's exchanges are under way, or have arrived and are not forgotten.
+    bool has_sent = false;
+    /// The learning rate of the last step.
+    double lr = 0.0;
+    /// The norm of the last step's gradients.
+    double gradient_norm = 0.0;
+    /// What the last step has ended with.
+    std::exception_ptr failure = nullptr;
+    /// The first gradient that was not finite since take_nonfinite().
+    std::string nonfinite = {};
+  };
 
   /// Runs a part of a step with the algorithm, or after a PeerLost with one that exchanges nothing.
   template <class Part>
@@ -331,24 +346,8 @@ class Pipeline {
   std::unique_ptr<Algorithm> algorithm_;
   /// Takes the algorithm's place where ranks are lost.
   std::unique_ptr<Algorithm> alone_;
-  Held held_ = Held::kNothing;
-  /// The learning rate with which other ranks may have updated; nothing: the schedule's.
-  std::optional<double> held_lr_;
-  /// This rank has gradients of the held step.
-  bool held_is_own_ = true;
-  /// In a step that is made again: the number of ranks that have gradients; 0: all ranks.
-  std::int64_t num_summed_ = 0;
-  /// Number of buckets of this step for which gradients_ready() was called.
-  std::size_t num_ready_ = 0;
-  bool step_is_open_ = false;
-  /// What the last step has ended with.
-  std::exception_ptr failure_ = nullptr;
-  /// The first gradient that was not finite since take_nonfinite().
-  std::string nonfinite_;
-  /// True if the last step's exchanges are under way, or have arrived and are not forgotten.
-  bool has_sent_ = false;
-  double last_lr_ = 0.0;
-  double last_gradient_norm_ = 0.0;
+  HeldStep held_;
+  StepStatus step_;
   /// What the communicator needs for sums of the pipeline itself.
   std::shared_ptr<void> reserved_;
   /// The last member, so that the stream's work is done before any other member is destroyed.

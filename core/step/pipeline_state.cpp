@@ -20,7 +20,7 @@ void Pipeline::visit(StateVisitor& visitor) {
   drain();
   visitor.number("run/steps", progress_.num_steps);
   visitor.number("run/skipped_steps", progress_.num_skipped);
-  std::int64_t has_sent = has_sent_ ? 1 : 0;
+  std::int64_t has_sent = step_.has_sent ? 1 : 0;
   visitor.number("run/has_sent", has_sent);
   policy_.visit(visitor);
   // What has arrived belongs to the state before loading, so drop it.
@@ -46,7 +46,7 @@ void Pipeline::visit(StateVisitor& visitor) {
   });
   algorithm_->visit(visitor);
   if (!visitor.loads()) return;
-  has_sent_ = has_sent != 0;
+  step_.has_sent = has_sent != 0;
   if (progress_.round() > 0) repeat_exchanges();
   // They were counted when they were first made.
   metrics_.bytes_sent = bytes_sent;
@@ -70,7 +70,7 @@ void Pipeline::repeat_exchanges() {
   for (Bucket& bucket : buckets_) algorithm_->after_update(bucket);
   algorithm_->end_step();
   ++progress_.num_steps;
-  if (has_sent_) return;
+  if (step_.has_sent) return;
   drain();
   forget_arrived();
 }
@@ -107,7 +107,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   config_.exchange = std::move(next);
   lanes_->set_topology(config_.exchange.topology);
   progress_.first_step = progress_.num_steps;
-  has_sent_ = false;
+  step_.has_sent = false;
   make_algorithm();
 }
 

@@ -42,7 +42,8 @@ void Pipeline::go_alone() {
 double Pipeline::mean_factor() const {
   const double factor = algorithm().mean_factor();
   // A rank that has joined adds nothing to a sum.
-  return num_summed_ == 0 || factor == 1.0 ? factor : 1.0 / static_cast<double>(num_summed_);
+  const std::int64_t summed = held_.num_summed();
+  return summed == 0 || factor == 1.0 ? factor : 1.0 / static_cast<double>(summed);
 }
 
 bool Pipeline::commits() const {
@@ -52,15 +53,14 @@ bool Pipeline::commits() const {
 
 bool Pipeline::commit() {
   if (!commits()) return true;
-  held_ = Held::kGradients;
+  held_.hold_gradients();
   if (alone_) return false;
   try {
     // No rank passes before all have come here, with the sums of all buckets.
-    held_ = Held::kSums;
-    held_lr_ = config_.schedule->lr(progress_.num_updates());
+    held_.hold_sums(config_.schedule->lr(progress_.num_updates()));
     communicator_.barrier();
-    held_ = Held::kNothing;
-    held_lr_.reset();
+    held_.release();
+    held_.forget_lr();
     return true;
   } catch (const PeerLost&) {
     go_alone();
@@ -75,7 +75,7 @@ void Pipeline::check_not_held() const {
 }
 
 void Pipeline::update_held() {
-  if (held_ == Held::kGradients) {
+  if (held_.state() == HeldStep::State::kGradients) {
     // The others have switched to an algorithm whose ranks update alone, and this one had not.
     alone_ = std::make_unique<Alone>(/*updates_at_end=*/true, /*mean_factor=*/1.0);
     restore_gradients();
@@ -84,9 +84,9 @@ void Pipeline::update_held() {
     }
     if (policy_.defers()) policy_.settle(nullptr);
   }
-  held_ = Held::kNothing;
+  held_.release();
   update_all();
-  held_lr_.reset();
+  held_.forget_lr();
   count_step();
   // Ranks compare how many updates they have made.
   close_step();
@@ -108,35 +108,21 @@ void Pipeline::follow(std::int64_t num_steps) {
 }
 
 std::int64_t Pipeline::settle_held(bool joins) {
-  const std::string held = holds_step() ? (held_is_own_ ? "own" : "other") : "none";
-  const std::vector<std::string> all =
-      communicator_.all_gather(joins ? "" : concat(progress_.num_steps, " ", held));
-  std::int64_t most = 0;
-  std::int64_t num_held = 0;
-  for (const std::string& text : all) {
-    if (text.empty()) continue;
-    const std::int64_t steps = std::stoll(text);
-    if (steps > most) num_held = 0;
-    most = std::max(most, steps);
-    if (steps == most && text.ends_with("own")) ++num_held;
-  }
-  if (holds_step() && progress_.num_steps < most) update_held();
-  if (joins) progress_.num_steps = most;
-  return num_held;
+  const auto [num_steps, num_holders] = held_.agree(communicator_, progress_.num_steps, joins);
+  if (holds_step() && progress_.num_steps < num_steps) update_held();
+  if (joins) progress_.num_steps = num_steps;
+  return num_holders;
 }
 
 void Pipeline::remake_step(std::int64_t num_ranks) {
-  held_is_own_ = holds_step() && held_is_own_;
-  held_ = Held::kNothing;
-  num_summed_ = num_ranks;
-  num_ready_ = 0;
-  held_lr_.reset();
-  last_lr_ = config_.schedule->lr(progress_.num_updates());
+  held_.begin_again(num_ranks);
+  step_.num_ready = 0;
+  step_.lr = config_.schedule->lr(progress_.num_updates());
   restore_gradients();
   for (Bucket& bucket : buckets_) bucket.close();
   advance();
   end_step();
-  num_summed_ = 0;
+  held_.end_again();
 }
 
 void Pipeline::detach() {
@@ -145,7 +131,7 @@ void Pipeline::detach() {
   // Work of the last step may still use what goes now.
   stream_.synchronize();
   close_step();
-  if (held_ == Held::kSums && algorithm_) {
+  if (held_.state() == HeldStep::State::kSums && algorithm_) {
     // They lie in the lanes.
     for (Bucket& bucket : buckets_) bucket.keep_replaced_gradients();
     stream_.synchronize();
@@ -172,7 +158,7 @@ void Pipeline::resume(const Resume& wanted) {
   if (to.averages()) average_ranks(mean.weight, mean.weight);
   config_.exchange = std::move(next);
   progress_.first_step = progress_.num_steps;
-  has_sent_ = false;
+  step_.has_sent = false;
   make_lanes();
   make_algorithm();
   alone_.reset();

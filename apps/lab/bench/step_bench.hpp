@@ -1,6 +1,6 @@
 #pragma once
-// Times training steps. Models, data and figures are those of scripts/lab/peer_step.py for decent-dp
-// and PyTorch, so the output lines of the two programs can be compared.
+// Times training steps. Models, data and figures are those of scripts/lab/peer_step.py for
+// decent-dp and PyTorch, so the output lines of the two programs can be compared.
 //
 // Engines are the algorithms of the library, and `compute`, which runs forward and backward alone.
 // Several engines take turns within the same processes, so that a slow drift of the machine cancels

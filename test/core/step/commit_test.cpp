@@ -223,10 +223,10 @@ Values two_runs(const std::string& backend, const Problem& problem) {
   return values;
 }
 
-class HeldStep : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Of, HeldStep, testing::ValuesIn(kSurvivorRuns), own_name);
+class HeldStepOn : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, HeldStepOn, testing::ValuesIn(kSurvivorRuns), own_name);
 
-TEST_P(HeldStep, IsMadeAgainByThoseThatAreLeft) {
+TEST_P(HeldStepOn, IsMadeAgainByThoseThatAreLeft) {
   for (const auto& [gradients, breaks] : variants()) {
     const Problem problem = problem_of(kSize, gradients, breaks);
     const Values expected = two_runs(GetParam(), problem);
@@ -303,7 +303,7 @@ Values committed_by_others(const std::string& backend, const Problem& problem, i
   return values;
 }
 
-TEST_P(HeldStep, TakesTheSumsWithWhichOthersHaveUpdated) {
+TEST_P(HeldStepOn, TakesTheSumsWithWhichOthersHaveUpdated) {
   for (const auto& [gradients, breaks] : variants()) {
     const Problem problem = problem_of(kSize, gradients, breaks);
     const Values expected = committed_by_others(GetParam(), problem, -1, false);
@@ -318,7 +318,7 @@ TEST_P(HeldStep, TakesTheSumsWithWhichOthersHaveUpdated) {
 }
 
 /// The others have made a step with another algorithm.
-TEST_P(HeldStep, IsMadeAloneWhereOthersHaveSwitched) {
+TEST_P(HeldStepOn, IsMadeAloneWhereOthersHaveSwitched) {
   Problem problem = problem_of(kSize, {}, false);
   // With it the others would need the loser to switch.
   problem.shares_memory = false;
@@ -350,7 +350,7 @@ TEST_P(HeldStep, IsMadeAloneWhereOthersHaveSwitched) {
   });
 }
 
-TEST_P(HeldStep, CountsNothingOfARankThatJoins) {
+TEST_P(HeldStepOn, CountsNothingOfARankThatJoins) {
   const std::string& backend = GetParam();
   const Problem problem = problem_of(kSize, {}, false);
   Values fresh(kSize - 1);

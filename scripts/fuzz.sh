@@ -32,7 +32,7 @@ printf '{"version":1,"step":7,"world_size":1,"run":{"a":"b"},"files":{"rank-0000
 printf '{"state":"running","step":7,"total_steps":9,"faults":["a"]}' >build/fuzz/checkpoint/status
 printf '{"traceEvents":[{"ph":"X","cat":"step","ts":0,"dur":9,"pid":0,"args":{"step":1}}]}' >build/fuzz/checkpoint/timeline
 fuzz checkpoint core/checkpoint/manifest.cpp core/checkpoint/open_file.cpp core/checkpoint/safetensors.cpp \
-  core/checkpoint/sha256.cpp core/checkpoint/whole_file.cpp base/yaml.cpp apps/records/chart.cpp \
+  core/checkpoint/sha256.cpp core/checkpoint/whole_file.cpp base/yaml.cpp base/markup.cpp apps/records/chart.cpp \
   apps/records/run_record.cpp apps/records/timeline_picture.cpp -lcrypto -lyaml-cpp
 
 # The piece of a message of one element: header (kind 3, number 1, length 4) and payload.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/markup.hpp"
 #include "base/text.hpp"
 
 namespace gossamer {
@@ -23,9 +24,8 @@ constexpr std::int64_t kMostColumns = 4;
 constexpr double kPanel = 240.0;
 constexpr double kRadius = 92.0;
 constexpr double kTitle = 36.0;
-// Paul Tol's "bright" scheme: distinguishable with any kind of colour vision.
-constexpr std::array<std::string_view, 6> kColors = {"#4477aa", "#ee6677", "#228833",
-                                                     "#aa3377", "#ccbb44", "#66ccee"};
+// The grey of the last one would look like a rank that sits out.
+constexpr std::size_t kNumColors = kSeriesColors.size() - 1;
 constexpr std::string_view kInk = "#333333";
 
 struct Point {
@@ -43,21 +43,6 @@ std::string number(double value) {
 }
 
 std::string pair(const Point& point) { return concat(number(point.x), " ", number(point.y)); }
-
-/// The name of a topology may be that of a user's class or file.
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&') {
-      result += "&amp;";
-    } else if (c == '<') {
-      result += "&lt;";
-    } else {
-      result += c;
-    }
-  }
-  return result;
-}
 
 std::string text_at(const Point& at, const std::string& words, double size) {
   return concat("<text x=\"", number(at.x), "\" y=\"", number(at.y), "\" font-size=\"",
@@ -81,11 +66,11 @@ class Panel {
     std::string svg;
     std::size_t turn = 0;
     for (const Edge& edge : round.edges) {
-      if (edge.ranks.size() > 1) svg += edge_of(edge, kColors[turn++ % kColors.size()]);
+      if (edge.ranks.size() > 1) svg += edge_of(edge, kSeriesColors[turn++ % kNumColors]);
     }
     for (const Arc& arc : round.arcs) {
       if (arc.from == arc.to) continue;
-      svg += arrow(arc, kColors[static_cast<std::size_t>(arc.from) % kColors.size()]);
+      svg += arrow(arc, kSeriesColors[static_cast<std::size_t>(arc.from) % kNumColors]);
     }
     for (std::size_t rank = 0; rank < places_.size(); ++rank) svg += rank_of(rank);
     return svg;

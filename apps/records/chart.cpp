@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "base/markup.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
@@ -21,10 +22,6 @@ constexpr double kBottom = 40.0;
 constexpr double kBarHeight = 18.0;
 constexpr double kBarGap = 6.0;
 constexpr int kNumTicks = 5;
-
-// Paul Tol's "bright" scheme: distinguishable with any kind of colour vision.
-constexpr std::array<std::string_view, 7> kSeriesColors = {
-    "#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee", "#777777"};
 
 std::string coordinate(double value) {
   std::array<char, 32> text{};
@@ -200,29 +197,6 @@ std::string figure(double height, const std::string& title, const std::string& s
 }
 
 }  // namespace
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
 
 std::string series_color(std::size_t k) {
   return std::string(kSeriesColors[k % kSeriesColors.size()]);

@@ -8,8 +8,6 @@
 
 namespace gossamer::apps {
 
-/// The text with the characters that mean something in HTML replaced.
-std::string escaped(const std::string& text);
 /// The colour of the k-th series, as `#rrggbb`. Colours repeat after some series.
 std::string series_color(std::size_t k);
 /// Four significant digits; all digits before the point from 1000 to a million.

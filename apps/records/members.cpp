@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/markup.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {

@@ -12,6 +12,7 @@
 #include "apps/records/members.hpp"
 #include "apps/records/timeline_picture.hpp"
 #include "base/error.hpp"
+#include "base/markup.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"

@@ -14,6 +14,7 @@
 
 #include "apps/records/chart.hpp"
 #include "apps/records/json.hpp"
+#include "base/markup.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {

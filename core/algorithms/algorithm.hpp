@@ -162,12 +162,16 @@ class AlgorithmFactory {
   using WhyNot = std::function<std::string(const AlgorithmSetting& setting)>;
 
   /// `topologies`: what stands in place of the topologies of the algorithm's row, where options
-  /// decide.
+  /// decide. `period`: the number of steps, at least 1, after which what the ranks send repeats,
+  /// once a warm-up is over. Example: `outer` with `every: 8` sends in one of 8 steps.
   template <std::invocable<const AlgorithmSetup&> Function>
   // NOLINTNEXTLINE(google-explicit-constructor): `return [](const AlgorithmSetup&) {...}` works
   AlgorithmFactory(Function make, WhyNot why_not = nullptr,
-                   std::optional<TopologyKind> topologies = std::nullopt)
-      : make_(std::move(make)), why_not_(std::move(why_not)), topologies_(topologies) {}
+                   std::optional<TopologyKind> topologies = std::nullopt, std::int64_t period = 1)
+      : make_(std::move(make)),
+        why_not_(std::move(why_not)),
+        topologies_(topologies),
+        period_(period) {}
 
   [[nodiscard]] std::string why_not(const AlgorithmSetting& setting) const {
     return why_not_ ? why_not_(setting) : "";
@@ -176,11 +180,13 @@ class AlgorithmFactory {
     return make_(setup);
   }
   [[nodiscard]] std::optional<TopologyKind> topologies() const { return topologies_; }
+  [[nodiscard]] std::int64_t period() const { return period_; }
 
  private:
   Make make_;
   WhyNot why_not_;
   std::optional<TopologyKind> topologies_;
+  std::int64_t period_;
 };
 
 /// When all ranks hold the same parameters.
@@ -259,6 +265,8 @@ class AlgorithmChoice {
   }
   /// The configuration must name a topology.
   [[nodiscard]] bool needs_topology() const { return topologies() != TopologyKind::kNone; }
+  /// The number of steps after which what the ranks send repeats, once a warm-up is over.
+  [[nodiscard]] std::int64_t period() const { return factory_.period(); }
   /// Whether the ranks may send blocks that the codec has encoded.
   [[nodiscard]] bool takes(const Codec& codec) const;
   /// The name and all options, as `outer {every: 8, kind: slowmo}`.

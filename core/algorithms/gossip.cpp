@@ -44,7 +44,8 @@ AlgorithmFactory read_gossip(const Options& options) {
   };
   if (!periods.any()) return make;
   return {make,
-          [periods](const AlgorithmSetting& setting) { return why_not_shared(periods, setting); }};
+          [periods](const AlgorithmSetting& setting) { return why_not_shared(periods, setting); },
+          std::nullopt, periods.together()};
 }
 
 }  // namespace gossamer

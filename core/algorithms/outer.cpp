@@ -401,7 +401,8 @@ AlgorithmFactory read_outer(const Options& options) {
   const OuterOptions read = read_options(options);
   return {[read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); },
           [read](const AlgorithmSetting& setting) { return why_not(read, setting); },
-          read.follows_topology ? TopologyKind::kUndirected : TopologyKind::kNone};
+          read.follows_topology ? TopologyKind::kUndirected : TopologyKind::kNone,
+          read.every * read.moments.together()};
 }
 
 }  // namespace gossamer

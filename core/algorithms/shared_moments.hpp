@@ -21,7 +21,9 @@
 //
 // Errors: CommError from lanes. Not thread safe.
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +40,10 @@ struct MomentPeriods {
   std::int64_t first = 0;
 
   [[nodiscard]] bool any() const { return second > 0 || first > 0; }
+  /// The number of rounds after which both periods begin anew.
+  [[nodiscard]] std::int64_t together() const {
+    return std::lcm(std::max<std::int64_t>(second, 1), std::max<std::int64_t>(first, 1));
+  }
 };
 
 /// Why the setting's optimizers cannot share moments with these values of share_moments and

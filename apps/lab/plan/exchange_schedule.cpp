@@ -19,8 +19,10 @@
 namespace gossamer::apps {
 namespace {
 
-// Periods that must repeat one another before the schedule believes in them.
+// Periods that run, and steps at least: an algorithm of a user's own may state a period that is too
+// short.
 constexpr std::int64_t kNumPeriods = 4;
+constexpr std::int64_t kLeastSteps = 64;
 // Steps before the recorded ones: an algorithm may begin by sending less.
 constexpr std::int64_t kNumBefore = 16;
 // The first recorded step. Every warm-up is over by then.
@@ -232,16 +234,12 @@ bool sends_nothing(const RecordedStep& step) {
   return std::ranges::all_of(step.buckets, [](const auto& bucket) { return bucket.empty(); });
 }
 
-std::optional<std::size_t> period_of(const std::vector<int>& kinds) {
-  for (std::size_t period = 1; period <= kinds.size() / kNumPeriods; ++period) {
-    std::size_t k = period;
-    while (k < kinds.size() && kinds[k] == kinds[k - period]) ++k;
-    if (k == kinds.size()) return period;
-  }
-  return std::nullopt;
+bool repeats_after(std::int64_t period, const std::vector<int>& kinds) {
+  const auto shift = static_cast<std::ptrdiff_t>(period);
+  return std::equal(kinds.begin() + shift, kinds.end(), kinds.begin());
 }
 
-/// The same with buckets of at most `most` elements together.
+/// The setup with buckets of at most `most` elements together.
 ExchangeSchedule::Setup with_small_buckets(ExchangeSchedule::Setup setup, std::int64_t most) {
   const std::int64_t share = most / std::ssize(setup.bucket_numel);
   for (std::int64_t& numel : setup.bucket_numel) {
@@ -257,20 +255,23 @@ ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
   const std::vector<PlannedExchange> exchanges = RecordedRank(large).recording().exchanges;
   const Setup small = with_small_buckets(setup, kStepNumel);
   RecordedRank rank(small);
-  const std::int64_t num_steps = kNumBefore + kNumPeriods * setup.longest_period;
+  const std::int64_t length = setup.algorithm.period();
+  if (length > kLongestPeriod) {
+    throw ConfigError(concat(setup.algorithm.text(), ": what it sends repeats after ", length,
+                             " steps, and a plan follows up to ", kLongestPeriod));
+  }
+  const std::int64_t num_steps = kNumBefore + std::max(kNumPeriods * length, kLeastSteps);
   for (std::int64_t step = 0; step < num_steps; ++step) rank.step();
   const auto steps = std::span(rank.recording().steps).subspan(kNumBefore);
-  const auto period = period_of(kinds_of(steps));
   const bool should_send =
       setup.algorithm.entry().steps != RankSteps::kAlone && setup.world_size > 1;
-  if (!period || (should_send && std::ranges::all_of(steps, sends_nothing))) {
-    throw ConfigError(concat(setup.algorithm.text(), ": what it sends does not repeat within ",
-                             setup.longest_period,
-                             " steps, so it cannot be planned; allowed: shorter ", "periods"));
+  if (!repeats_after(length, kinds_of(steps)) ||
+      (should_send && std::ranges::all_of(steps, sends_nothing))) {
+    throw ConfigError(concat(setup.algorithm.text(), ": what it sends does not repeat after ",
+                             length, " steps, the period that its factory states"));
   }
   // A period that begins where one of a run does, with another one before it. What it starts is
   // waited for in the one after it.
-  const auto length = static_cast<std::int64_t>(*period);
   std::int64_t begin = kFirstStep + kNumBefore + std::ssize(steps) - 3 * length;
   begin += (length - begin % length) % length;
   for (std::int64_t step = begin; step < begin + length; ++step) {
@@ -284,7 +285,8 @@ ExchangeSchedule::ExchangeSchedule(const Setup& setup) {
         if (started.late < 0) {
           throw std::logic_error(concat(setup.algorithm.text(), " does not wait for an exchange"));
         }
-        const std::int64_t grows = started.round - steps[k - *period].buckets[b][i].round;
+        const std::int64_t grows =
+            started.round - steps[k - static_cast<std::size_t>(length)].buckets[b][i].round;
         repeated.push_back({exchanges[started.lane], grows});
         repeated.back().exchange.round = started.round - step / length * grows;
         repeated.back().exchange.late = started.late;

@@ -1,8 +1,7 @@
 #pragma once
-// What an algorithm sends in its steps. The algorithm itself says so: it runs for four times
-// Setup::longest_period steps on one rank with small buckets, over lanes that only write down what
-// they are asked to send. So the plan needs no formula for any algorithm. Exchanges that come less
-// often than once in these steps may be missed if there are others.
+// What an algorithm sends in its steps. The algorithm itself says so: it runs for some of its
+// periods (AlgorithmChoice::period()) on one rank with small buckets, over lanes that only write
+// down what they are asked to send. So the plan needs no formula for any algorithm.
 //
 // A schedule holds the steps of one period, after any warm-up. Sizes are relative to the bytes of a
 // bucket, so they hold for buckets of any size. It leaves out the votes about grids (GridLane),
@@ -58,11 +57,12 @@ class ExchangeSchedule {
     const Codec* codec = nullptr;
     /// The float32 elements of each bucket.
     std::vector<std::int64_t> bucket_numel = {};
-    /// Steps after which the exchanges repeat, at most. The algorithm runs for four times as many.
-    std::int64_t longest_period = 1024;
   };
+  /// The longest period that can be planned, in steps.
+  static constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 16;
   /// Runs the algorithm. Throws ConfigError if the algorithm has no common steps, does not suit the
-  /// optimizer, or does not repeat its exchanges within the longest period.
+  /// optimizer, has a longer period, or does not repeat its exchanges after the period that it
+  /// states.
   explicit ExchangeSchedule(const Setup& setup);
 
   /// The exchanges of one bucket in a step of the schedule, which is at least 0.

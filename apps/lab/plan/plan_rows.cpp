@@ -280,10 +280,10 @@ class RowMaker {
                               .codec = codec_of(way)};
     if (!exchanges.choice.needs_topology()) {
       if (!why_not(exchanges).empty()) return;
-      keep(exchanges, schedule_of(exchanges, options_.model, 1), way.gap(1));
+      keep(exchanges, schedule_of(exchanges, options_.model), way.gap(1));
       return;
     }
-    add_on_places(exchanges, 1, &way);
+    add_on_places(exchanges, &way);
   }
 
   /// A period that add_rare() has tried.
@@ -308,7 +308,7 @@ class RowMaker {
           .every = every};
       if (exchanges.choice.needs_topology()) exchanges.place = pair_place();
       if (!why_not(exchanges).empty() || follows_too_much(exchanges)) break;
-      ExchangeSchedule schedule = schedule_of(exchanges, large_, every);
+      ExchangeSchedule schedule = schedule_of(exchanges, large_);
       PlanRow row = row_of(exchanges, schedule, large_);
       row.expected_gap = way.gap(every);
       best = {std::move(exchanges), std::move(schedule), std::move(row)};
@@ -343,7 +343,6 @@ class RowMaker {
 
   /// The rows of one algorithm on every topology that suits it, as the user has written it.
   void add_choice(const AlgorithmChoice& choice) {
-    constexpr std::int64_t kLongestPeriod = 1024;
     const Exchanges exchanges{.name = choice.given().empty()
                                           ? choice.name()
                                           : concat(choice.name(), " {", choice.given(), "}"),
@@ -351,19 +350,19 @@ class RowMaker {
                               .codec = options_.codec};
     if (choice.needs_topology()) {
       const std::size_t before = rows_.size();
-      const std::string reason = add_on_places(exchanges, kLongestPeriod, nullptr);
+      const std::string reason = add_on_places(exchanges, nullptr);
       if (rows_.size() > before) return;
       throw ConfigError(concat("--algorithm ", choice.text(), " runs on no topology that fits ",
                                options_.model.world.size, " ranks: ", reason));
     }
     const std::string why = why_not(exchanges);
     if (!why.empty()) throw ConfigError(concat("--algorithm ", choice.text(), ": ", why));
-    keep(exchanges, schedule_of(exchanges, options_.model, kLongestPeriod), std::nullopt);
+    keep(exchanges, schedule_of(exchanges, options_.model), std::nullopt);
   }
 
   /// A row for every topology that suits the algorithm. Returns why the last one does not. `way`
   /// may be null: the algorithm is none of the ways.
-  std::string add_on_places(Exchanges exchanges, std::int64_t longest_period, const Way* way) {
+  std::string add_on_places(Exchanges exchanges, const Way* way) {
     std::string reason = "no topology fits";
     // By the size of a node.
     std::map<int, ExchangeSchedule> schedules;
@@ -382,9 +381,7 @@ class RowMaker {
       const int node_size = node_size_of(exchanges);
       auto schedule = schedules.find(node_size);
       if (schedule == schedules.end()) {
-        schedule =
-            schedules.emplace(node_size, schedule_of(exchanges, options_.model, longest_period))
-                .first;
+        schedule = schedules.emplace(node_size, schedule_of(exchanges, options_.model)).first;
       }
       keep(exchanges, schedule->second, is_measured ? std::optional(way->gap(1)) : std::nullopt);
     }
@@ -397,8 +394,8 @@ class RowMaker {
     return has_nodes ? exchanges.place->topology->round(0).node_size : 1;
   }
 
-  [[nodiscard]] ExchangeSchedule schedule_of(const Exchanges& exchanges, const StepModel& model,
-                                             std::int64_t longest_period) const {
+  [[nodiscard]] ExchangeSchedule schedule_of(const Exchanges& exchanges,
+                                             const StepModel& model) const {
     std::vector<std::int64_t> numel;
     for (const double bytes : model.bucket_bytes) {
       numel.push_back(static_cast<std::int64_t>(bytes / 4.0));
@@ -408,8 +405,7 @@ class RowMaker {
                              .world_size = model.world.size,
                              .node_size = node_size_of(exchanges),
                              .codec = exchanges.codec,
-                             .bucket_numel = std::move(numel),
-                             .longest_period = longest_period});
+                             .bucket_numel = std::move(numel)});
   }
 
   /// The model with the steps that show the exchanges: whole periods of the algorithm, and of the

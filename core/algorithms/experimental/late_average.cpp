@@ -136,7 +136,9 @@ AlgorithmFactory read_late_average(const Options& options) {
     options.fail("late", concat(read.late, " steps are more than the ", read.every,
                                 " between two averages, allowed: up to the value of every"));
   }
-  return [read](const AlgorithmSetup& setup) { return std::make_unique<LateAverage>(read, setup); };
+  return {
+      [read](const AlgorithmSetup& setup) { return std::make_unique<LateAverage>(read, setup); },
+      nullptr, std::nullopt, read.every};
 }
 
 }  // namespace gossamer

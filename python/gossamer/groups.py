@@ -158,7 +158,16 @@ class WrappedOptimizer:
     def _make_step(self) -> None:
         """Call the optimizer's step(); hooks of a step that comes in parts are run elsewhere."""
         if self.sees_whole_step:
-            self._own_step()
+            try:
+                self._own_step()
+            except TypeError as error:
+                if "'NoneType' object is not callable" not in str(error):
+                    raise
+                raise _core.ConfigError(
+                    f"{type(self.optimizer).__name__}.step() has called its closure, and "
+                    "backward() makes the step once and has none to give, allowed: optimizers "
+                    "whose step() needs no closure"
+                ) from error
             return
         step = type(self.optimizer).step
         getattr(step, "__wrapped__", step)(self.optimizer)

@@ -171,6 +171,70 @@ def test_lbfgs_is_refused_where_every_step_mixes():
         gs.run_threads(1, work)
 
 
+class Lookahead(torch.optim.Optimizer):
+    """Moves slow copies of the parameters half way to another optimizer's after two steps."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, inner.defaults)
+        self.param_groups = inner.param_groups
+        self.num_steps = 0
+        self.slow = [p.detach().clone() for p in self.param_groups[0]["params"]]
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = self.inner.step(closure)
+        self.num_steps += 1
+        if self.num_steps % 2 == 0:
+            for p, slow in zip(self.param_groups[0]["params"], self.slow, strict=True):
+                p.copy_(slow.lerp_(p, 0.5))
+        return loss
+
+
+def step_with_lookahead(options):
+    model = DistributedDataParallel(make_mlp(), **options)
+    optimizer = Lookahead(sgd(model.parameters()))
+    for step in range(4):
+        optimizer.zero_grad()
+        loss_of(model, 0, step).backward()
+        optimizer.step()
+    return flat(model).clone()
+
+
+def test_an_optimizer_that_holds_another_one_is_refused_under_gossip():
+    message = "Lookahead holds another one, SGD, in its attribute inner"
+    with pytest.raises(gs.ConfigError, match=message):
+        gs.run_threads(2, lambda: step_with_lookahead(GOSSIP))
+
+
+def test_an_optimizer_that_holds_another_one_trains_under_allreduce():
+    net = make_mlp()
+    optimizer = Lookahead(sgd(net.parameters()))
+    for step in range(4):
+        optimizer.zero_grad()
+        loss_of(net, 0, step).backward()
+        optimizer.step()
+    for end in gs.run_threads(2, lambda: step_with_lookahead({})):
+        assert (end - flat(net)).abs().max() < 1e-6
+
+
+class CallsTwice(torch.optim.SGD):
+    """Takes its gradients at a second point, as sharpness-aware minimization does."""
+
+    def step(self, closure):
+        torch.enable_grad()(closure)()
+        return super().step()
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused_under_gossip():
+    def work():
+        model = DistributedDataParallel(make_mlp(), **GOSSIP)
+        CallsTwice(model.parameters(), lr=0.1).step(lambda: loss_of(model, rank(), 0).backward())
+
+    with pytest.raises(gs.ConfigError, match="CallsTwice calls its closure several times"):
+        gs.run_threads(1, work)
+
+
 def test_pytorchs_wrapper_around_the_drop_in_is_refused(tmp_path):
     def work():
         model = DistributedDataParallel(make_mlp())

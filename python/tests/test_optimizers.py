@@ -310,6 +310,24 @@ def test_a_step_that_somebody_has_replaced_is_called():
     assert largest_difference(alone(lambda: wrapped(halved, None)), plain(halved, None)) == 0.0
 
 
+class CallsItsClosure(torch.optim.SGD):
+    """Takes its gradients at a second point, as sharpness-aware minimization does."""
+
+    def step(self, closure=None):
+        torch.enable_grad()(closure)()
+        return super().step()
+
+
+def test_an_optimizer_that_calls_its_closure_is_refused_in_its_first_step():
+    def work():
+        model = gs.DecentralizedDataParallel(make_mlp(), lambda ps: CallsItsClosure(ps, lr=0.1))
+        loss_of(model, 0, 0).backward()
+
+    message = r"CallsItsClosure.step\(\) has called its closure.*optimizers whose step\(\) needs no"
+    with pytest.raises(gs.ConfigError, match=message):
+        alone(work)
+
+
 def test_optimizers_and_schedules_that_need_something_are_refused():
     def wrap(optim_fn, schedule=None):
         gs.DecentralizedDataParallel(make_mlp(), optim_fn, lr_scheduler_fn=schedule)

@@ -198,11 +198,6 @@ class Trainer(DecentralizedDataParallel):
         for own in self._own:
             if own.optimizer is optimizer:
                 return own
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise _core.ConfigError(
-                "LBFGS calls its closure several times in a step, and every step mixes the model, "
-                'allowed: algorithm="allreduce", or another optimizer'
-            )
         # A new optimizer takes the place of one that it has replaced.
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self._own = [own for own in self._own if known.isdisjoint(own.ids())]

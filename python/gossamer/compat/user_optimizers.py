@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ..groups import WrappedOptimizer
+from .. import _core
+from ..groups import WrappedOptimizer, first_needed_argument
 from ..parameters import EngineParameters
 
 
@@ -27,6 +28,7 @@ class UserOptimizer(WrappedOptimizer):
     """An optimizer of the user's, which runs in Python, so that its states are where they were."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, trained: EngineParameters) -> None:
+        _refuse_several_updates(optimizer)
         super().__init__(optimizer, trained)
         if self.state is not None:
             self.state.release()
@@ -57,6 +59,34 @@ class UserOptimizer(WrappedOptimizer):
 
     def _replace_habits(self) -> None:
         """Leave step() and zero_grad() as they are."""
+
+
+def _refuse_several_updates(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer whose step() makes more than one update, because every update mixes.
+
+    Raises
+    ------
+    ConfigError
+        For an optimizer that holds another one, and for one whose step() calls its closure
+        itself, as LBFGS.
+    """
+    kind = type(optimizer).__name__
+    for name, value in vars(optimizer).items():
+        held = value if isinstance(value, (list, tuple)) else [value]
+        for inner in held:
+            if isinstance(inner, torch.optim.Optimizer):
+                raise _core.ConfigError(
+                    f"the optimizer {kind} holds another one, {type(inner).__name__}, in its "
+                    f"attribute {name}, and calls that one's step() inside of its own, where every "
+                    f'step() would mix the model once more, allowed: algorithm="allreduce" with '
+                    f"{kind}, or {type(inner).__name__} alone"
+                )
+    needed = first_needed_argument(type(optimizer).step.__get__(optimizer))
+    if isinstance(optimizer, torch.optim.LBFGS) or needed is not None:
+        raise _core.ConfigError(
+            f"{kind} calls its closure several times in a step, and every step mixes the model, "
+            'allowed: algorithm="allreduce", or another optimizer'
+        )
 
 
 def without_parameters(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -232,6 +232,26 @@ after = flat(half.model)
 half.train()
 assert not torch.equal(flat(half.model), after), "a second train() goes on"
 
+
+
+class FailsOnce(transformers.TrainerCallback):
+    has_failed = False
+
+    def on_step_end(self, arguments, state, control, **others):
+        if state.global_step == 2 and not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError
+
+
+for how in ({}, options):
+    trainer = train(GossamerTrainer, args=short, gossamer=how)
+    trainer.add_callback(FailsOnce())
+    try:
+        trainer.train()
+    except ZeroDivisionError:
+        trainer.train()
+    assert trainer.state.global_step == 3, "train() trains again after an exception"
+
 trainer = train(GossamerTrainer, gossamer=options)
 assert trainer.evaluate()["eval_loss"] < 2.7, "a model that knows nothing has log 32 = 3.5"
 session = gs.current_session()

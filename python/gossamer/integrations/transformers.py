@@ -79,8 +79,10 @@ class GossamerTrainerMixin:
             pass
         if isinstance(wrapped, DistributedDataParallel):
             wrapped.finish()
-            # The next train() wraps the model anew.
-            self.accelerator._models.remove(wrapped)
+            # The next train() wraps the model anew. Where an exception has ended the last one, this
+            # one has gone on with its wrapper, which the Accelerator has forgotten.
+            if wrapped in self.accelerator._models:
+                self.accelerator._models.remove(wrapped)
         self.model_wrapped = self.model
         return result
 

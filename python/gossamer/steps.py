@@ -59,6 +59,8 @@ class EngineSteps(torch.nn.Module):
 
     # Whether a backward pass changes the model, and not only gradients.
     _updates_in_backward = True
+    # What a program does about a parameter that gets several gradients in one backward pass.
+    _how_to_collect = "call set_accumulate_grad(True) before backward() and finish_step() after it"
 
     def __init__(
         self,
@@ -287,8 +289,8 @@ class EngineSteps(torch.nn.Module):
         if self._is_offered[i]:
             raise RuntimeError(
                 f"parameter {self._trained.names[i]} got a second gradient in one backward pass, "
-                "and one in the first step, as happens when two checkpointed parts use it; call "
-                "set_accumulate_grad(True) before backward() and finish_step() after it"
+                "and one in the first step, as happens when two checkpointed parts use it; "
+                f"{self._how_to_collect}"
             )
         if self._on_gpu:
             # Autograd may run every part of a model on a stream of its own.
@@ -338,7 +340,9 @@ class EngineSteps(torch.nn.Module):
                 f"parameter {self._trained.names[i]} has a sparse gradient, allowed: dense "
                 "gradients"
             )
-        p.grad = torch.empty_like(p).copy_(grad)
+        # The parameter itself has another layout where the user has moved it, as under allreduce.
+        strides = self._trained.strides[i]
+        p.grad = torch.empty_strided(p.shape, strides, dtype=p.dtype, device=p.device).copy_(grad)
         return p.grad
 
     def _updated(self, num_done: int) -> None:

@@ -261,6 +261,37 @@ def test_parameters_are_the_users():
         assert largest_difference(end, flat(model)) < 1e-6
 
 
+def test_parameters_that_get_another_layout_later_are_trained():
+    """After two steps the matrices are transposed in memory, and the images channels_last."""
+
+    def train(model, ranks):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(5):
+            if step == 2:
+                for p in model.parameters():
+                    if p.dim() == 2:
+                        p.data = p.data.t().contiguous().t()
+                model.to(memory_format=torch.channels_last)
+            optimizer.zero_grad()
+            mean_loss(model, ranks, step).backward()
+            optimizer.step()
+        return flat(model).clone()
+
+    def make():
+        torch.manual_seed(1)
+        return torch.nn.Sequential(
+            torch.nn.Unflatten(1, (2, 2, 2)),
+            torch.nn.Conv2d(2, 3, 3, padding=1),
+            torch.nn.Flatten(),
+            torch.nn.Linear(12, 3),
+        )
+
+    nets = [make() for _ in range(2)]
+    expected = train(make(), range(2))
+    for end in gs.run_threads(2, lambda: train(DistributedDataParallel(nets[rank()]), [rank()])):
+        assert largest_difference(end, expected) < 1e-6
+
+
 @pytest.mark.parametrize("broadcasts", [True, False])
 def test_buffers_are_rank_0s_before_a_forward_pass(broadcasts):
     def work():

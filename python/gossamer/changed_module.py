@@ -12,7 +12,14 @@ from . import _core
 from .devices import on_host
 from .groups import WrappedOptimizer
 
-__all__ = ["ModuleWatch", "StatePiece", "some", "with_new_parameters"]
+__all__ = [
+    "STEPS_BEFORE_WARNING",
+    "ModuleWatch",
+    "StatePiece",
+    "some",
+    "warn_of_untrained",
+    "with_new_parameters",
+]
 
 # A piece of an engine's state: name, type, shape, values in row-major order.
 StatePiece = tuple[str, str, list[int], bytearray]
@@ -22,8 +29,8 @@ _OF_OPTIMIZERS = {"m", "v", "accumulator", "momentum"}
 _MASTER_TYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "F32"}
 
 
-# Parameters that have had no gradient in so many steps are named once.
-_STEPS_BEFORE_WARNING = 10
+# Parameters that nobody has updated in so many steps are named once.
+STEPS_BEFORE_WARNING = 10
 
 
 class ModuleWatch:
@@ -63,17 +70,12 @@ class ModuleWatch:
         if self._has_warned:
             return
         self._has_warned = True
-        warnings.warn(
-            f"{len(names)} parameters require gradients since the module was wrapped, and the "
-            f"optimizer lacks them, so that they are neither updated nor mixed: {some(names)}; "
-            'call optimizer.add_param_group({"params": ...}) on all ranks',
-            stacklevel=4,
-        )
+        warn_of_untrained(names)
 
     def end_step(self, engine: _core.Engine, names: list[str]) -> None:
         """Name once, after some steps, the parameters that no step has updated."""
         self._num_steps += 1
-        if self._num_steps != _STEPS_BEFORE_WARNING:
+        if self._num_steps != STEPS_BEFORE_WARNING:
             return
         counts = engine.updates()
         unused = [name for name, count in zip(names, counts, strict=True) if count == 0]
@@ -90,6 +92,16 @@ class ModuleWatch:
             for module in self._modules
             for part in itertools.chain(module._parameters.values(), module._modules.values())
         ]
+
+
+def warn_of_untrained(names: list[str]) -> None:
+    """Say which parameters require gradients and are in no optimizer."""
+    warnings.warn(
+        f"{len(names)} parameters require gradients since the module was wrapped, and the "
+        f"optimizer lacks them, so that they are neither updated nor mixed: {some(names)}; "
+        'call optimizer.add_param_group({"params": ...}) on all ranks',
+        stacklevel=5,
+    )
 
 
 def some(names: list[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from conftest import alone, flat, loss_of, make_mlp, rank
@@ -173,6 +175,73 @@ def test_what_the_optimizer_lacks_is_named_once():
         assert not torch.equal(model[0].weight, before)
 
     alone(work)
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "gossip"])
+def test_the_drop_in_names_what_no_optimizer_gets_in_ten_steps(algorithm):
+    def work():
+        model = frozen_mlp()
+        topology = {"topology": "ring"} if algorithm == "gossip" else {}
+        wrapper = DistributedDataParallel(model, algorithm=algorithm, **topology)
+        optimizer = ADAMW(list(model[2].parameters()))
+
+        def step(number):
+            optimizer.zero_grad()
+            loss_of(wrapper, 0, number).backward()
+            optimizer.step()
+
+        step(0)
+        model[0].requires_grad_(True)
+        for number in range(1, 10):
+            step(number)
+        with pytest.warns(
+            UserWarning, match=r"2 parameters.*0\.weight, 0\.bias.*add_param"
+        ) as all_:
+            for number in range(10, 30):
+                step(number)
+        assert len(all_) == 1
+
+    alone(work)
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "gossip"])
+def test_the_drop_in_does_not_name_what_a_second_optimizer_has(algorithm):
+    def work():
+        model = frozen_mlp()
+        topology = {"topology": "ring"} if algorithm == "gossip" else {}
+        wrapper = DistributedDataParallel(model, algorithm=algorithm, **topology)
+        optimizers = [ADAMW(list(part.parameters())) for part in (model[2], model[0])]
+        model[0].requires_grad_(True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for number in range(30):
+                optimizer = optimizers[number % 5 == 4]
+                optimizer.zero_grad()
+                loss_of(wrapper, 0, number).backward()
+                optimizer.step()
+
+    alone(work)
+
+
+def test_gossip_mixes_what_an_optimizer_of_its_own_trains_later():
+    def work():
+        model = frozen_mlp()
+        wrapper = DistributedDataParallel(model, algorithm="gossip", topology="complete")
+        optimizers = [ADAMW(list(model[2].parameters()))]
+        for step in range(8):
+            if step == 3:
+                model[0].requires_grad_(True)
+                optimizers.append(ADAMW(list(model[0].parameters())))
+            wrapper.zero_grad()
+            loss_of(wrapper, rank(), step).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        assert wrapper.metrics()["steps"] == 13, "each optimizer's step mixes"
+        with wrapper.global_average():
+            return model[0].weight.detach().clone()
+
+    first, second = gs.run_threads(2, work)
+    assert torch.equal(first, second)
 
 
 def test_parameters_of_nobody_are_refused_later_too():

@@ -171,6 +171,8 @@ class DistributedDataParallel(torch.nn.Module):
         is_trained = torch.is_grad_enabled()
         if is_trained and self._sums_gradients:
             self._begin_pass()
+        elif is_trained:
+            self._trainer.watch_later_parameters()
         if self._device is not None:
             args, kwargs = tree_map_only(torch.Tensor, self._move, (args, kwargs))
         output = self.module(*args, **kwargs)

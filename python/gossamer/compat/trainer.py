@@ -20,7 +20,7 @@ from ..autograd import increment_versions
 from ..checks import compare_modules, share_tensors
 from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session
-from .user_optimizers import NoUpdate, UserOptimizer, without_parameters
+from .user_optimizers import LaterParameters, NoUpdate, UserOptimizer, without_parameters
 
 
 class Turn:
@@ -56,6 +56,7 @@ class Before(NamedTuple):
     seen: dict[int, torch.nn.Parameter]
     """By id, the parameters that the module has had."""
     turn: Turn
+    later: LaterParameters
     sums: dict[str, float]
 
 
@@ -63,6 +64,10 @@ class Trainer(DecentralizedDataParallel):
     """Leaves gradients to the user's optimizers, which it gets to know when they step first."""
 
     _updates_in_backward = False
+    _how_to_collect = (
+        "make the forward pass inside no_sync(), and call finish_step() of the "
+        "DistributedDataParallel between backward() and optimizer.step()"
+    )
 
     def __init__(
         self,
@@ -86,6 +91,7 @@ class Trainer(DecentralizedDataParallel):
         # An optimizer may still have the parameters of a layer that has been replaced.
         self._gone = self._seen.keys() - own.keys()
         self._own: list[UserOptimizer] = []
+        self._watched_later: dict[int, torch.nn.Parameter] = {}
         self.renew: Callable[[], Trainer]
         """Has another trainer take this one's place, which trains what this one lacks."""
         self._nonfinite = ""
@@ -93,6 +99,7 @@ class Trainer(DecentralizedDataParallel):
         self._num_left_out = 0
         self._is_stepping = False
         self.turn = Turn() if before is None else before.turn
+        self._later = LaterParameters(module) if before is None else before.later
         self._sums_before = {} if before is None else before.sums
         # Where gradients are not summed, the optimizer's step() calls finish_step().
         self.set_accumulate_grad(not sums_gradients)
@@ -105,7 +112,7 @@ class Trainer(DecentralizedDataParallel):
 
     def passed_on(self) -> Before:
         """Return what a trainer needs that takes this one's place."""
-        return Before(self._seen, self.turn, self.metrics())
+        return Before(self._seen, self.turn, self._later, self.metrics())
 
     def lacks(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
         """Return whether any is to be trained that was frozen, or not there, when this began."""
@@ -113,6 +120,13 @@ class Trainer(DecentralizedDataParallel):
             p.requires_grad and id(p) not in self._index and id(p) not in self._gone
             for p in parameters
         )
+
+    def watch_later_parameters(self) -> None:
+        """Have the steps of optimizers that have only parameters of later tell the trainer."""
+        for p in self.module.parameters():
+            if p.requires_grad and id(p) not in _trainers:
+                _trainers[id(p)] = self
+                self._watched_later[id(p)] = p
 
     @property
     def parameters_trained(self) -> list[torch.nn.Parameter]:
@@ -132,7 +146,7 @@ class Trainer(DecentralizedDataParallel):
 
     def close(self, *, failed: bool) -> None:
         """End the engine's work; optimizers of these parameters step as without the drop-in."""
-        for p in self._trained.tensors:
+        for p in [*self._trained.tensors, *self._watched_later.values()]:
             if _trainers.get(id(p)) is self:
                 del _trainers[id(p)]
         super().close(failed=failed)
@@ -162,6 +176,7 @@ class Trainer(DecentralizedDataParallel):
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the step: mix, have the optimizer update, and send."""
+        self._later.has_stepped(optimizer)
         if self._sums_gradients:
             return
         # A GradScaler tells an optimizer that divides by the scale itself, as a fused one.
@@ -305,6 +320,8 @@ def watch_optimizers(trainer: Trainer) -> None:
 
 def _trainer_of(optimizer: torch.optim.Optimizer) -> Trainer | None:
     """Return the trainer whose parameters an optimizer has; None: it is told nothing of it."""
+    if isinstance(optimizer, NoUpdate):
+        return None
     for group in optimizer.param_groups:
         for p in group["params"]:
             trainer = _trainers.get(id(p))

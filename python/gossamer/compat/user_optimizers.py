@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from .. import _core
+from ..changed_module import STEPS_BEFORE_WARNING, warn_of_untrained
 from ..groups import WrappedOptimizer, first_needed_argument
 from ..parameters import EngineParameters
 
@@ -59,6 +61,43 @@ class UserOptimizer(WrappedOptimizer):
 
     def _replace_habits(self) -> None:
         """Leave step() and zero_grad() as they are."""
+
+
+class LaterParameters:
+    """Names, once, parameters that begin to require gradients and that no optimizer gets.
+
+    An optimizer becomes known when it steps, and a model may have several, so that parameters are
+    named only when no known optimizer has had them for some steps.
+
+    Parameters
+    ----------
+    module
+        The module, as it was wrapped.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        # Kept alive, so that no other parameter gets the id of one of them.
+        self._first = {id(p): p for p in module.parameters() if p.requires_grad}
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._num_lacking = 0
+
+    def has_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note a step of an optimizer, and warn if it is time."""
+        self._optimizers.add(optimizer)
+        later = [
+            (name, p)
+            for name, p in self._module.named_parameters()
+            if p.requires_grad and id(p) not in self._first
+        ]
+        if not later:
+            return
+        groups = [group for known in self._optimizers for group in known.param_groups]
+        own = {id(p) for group in groups for p in group["params"]}
+        lacking = [name for name, p in later if id(p) not in own]
+        self._num_lacking = self._num_lacking + 1 if lacking else 0
+        if self._num_lacking == STEPS_BEFORE_WARNING:
+            warn_of_untrained(lacking)
 
 
 def _refuse_several_updates(optimizer: torch.optim.Optimizer) -> None:

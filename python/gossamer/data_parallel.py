@@ -401,6 +401,25 @@ class DecentralizedDataParallel(EngineSteps):
         self._clipping.renew(self._engine)
         self._state.renew(self._engine, self._trained.tensors)
 
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> None:
+        """Refuse to be wrapped by PyTorch's class, which asks every module for this."""
+        raise ConfigError(
+            "the module is in gossamer's DecentralizedDataParallel already, and PyTorch's "
+            "DistributedDataParallel around it would look for gradients that backward() has used, "
+            "allowed: one of the two; with Hugging Face's accelerate, "
+            "gossamer.integrations.accelerate.GossamerAccelerator wraps the plain module"
+        )
+
+    def __init_subclass__(cls) -> None:
+        """Refuse to be sharded by fully_shard(), which makes a class of its own."""
+        super().__init_subclass__()
+        if any(base.__name__ == "FSDPModule" for base in cls.__mro__):
+            raise ConfigError(
+                "fully_shard() shards a module that is in gossamer's DecentralizedDataParallel, "
+                "allowed: one of the two; gossamer trains parameters that lie whole on every rank"
+            )
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise TypeError("copy the module instead: copy.deepcopy(model.module)")
 

@@ -235,10 +235,16 @@ def test_an_optimizer_that_needs_a_closure_is_refused_under_gossip():
         gs.run_threads(1, work)
 
 
-def test_pytorchs_wrapper_around_the_drop_in_is_refused(tmp_path):
+WRAPPERS = {
+    "the drop-in": lambda: DistributedDataParallel(make_mlp()),
+    "the library's own": lambda: gs.DecentralizedDataParallel(make_mlp(), sgd),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_pytorchs_wrapper_around_this_ones_is_refused(tmp_path, wrapper):
     def work():
-        model = DistributedDataParallel(make_mlp())
-        torch.nn.parallel.DistributedDataParallel(model)
+        torch.nn.parallel.DistributedDataParallel(WRAPPERS[wrapper]())
 
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
@@ -248,6 +254,13 @@ def test_pytorchs_wrapper_around_the_drop_in_is_refused(tmp_path):
             gs.run_threads(1, work)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_sharding_the_librarys_own_wrapper_is_refused():
+    """fully_shard() gives a module a class that is derived from its own and from FSDPModule."""
+    mixin = type("FSDPModule", (), {})
+    with pytest.raises(gs.ConfigError, match=r"fully_shard\(\) shards a module"):
+        type("FSDPDecentralizedDataParallel", (mixin, gs.DecentralizedDataParallel), {})
 
 
 # Parameters that are trained later.
@@ -539,6 +552,37 @@ def test_gossip_in_bfloat16_updates_master_copies(make):
         # A float32 sum in another order may be rounded to the next bfloat16.
         assert ((end - flat(model)).abs() <= 0.01 * flat(model).abs()).all()
         assert (end == flat(model)).float().mean() > 0.97
+
+
+def test_gossip_keeps_loaded_states_of_bfloat16_parameters_in_float32():
+    def work():
+        model = DistributedDataParallel(make_mlp().bfloat16(), **GOSSIP)
+        optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for _ in range(2)]
+        loss_in_bfloat16(model, [rank()], 0).backward()
+        optimizers[0].step()
+        saved = copy.deepcopy(optimizers[0].state_dict())
+        optimizers[1].load_state_dict(saved)
+        for i, state in optimizers[1].state_dict()["state"].items():
+            assert state["exp_avg"].dtype == torch.float32
+            assert torch.equal(state["exp_avg"], saved["state"][i]["exp_avg"])
+            assert torch.equal(state["exp_avg_sq"], saved["state"][i]["exp_avg_sq"])
+            assert state["step"] == 1
+
+    gs.run_threads(2, work)
+
+
+def test_allreduce_loads_states_of_bfloat16_parameters_as_pytorch_does():
+    def work():
+        model = DistributedDataParallel(make_mlp().bfloat16())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        loss_in_bfloat16(model, [rank()], 0).backward()
+        optimizer.step()
+        saved = optimizer.state_dict()
+        saved["state"][0]["exp_avg"] = torch.full((16, 8), 0.3)
+        optimizer.load_state_dict(saved)
+        assert optimizer.state_dict()["state"][0]["exp_avg"].dtype == torch.bfloat16
+
+    gs.run_threads(1, work)
 
 
 def test_small_updates_of_bfloat16_parameters_add_up_under_gossip():

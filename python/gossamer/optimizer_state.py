@@ -12,7 +12,7 @@ from . import _core
 from .optimizers import Rule, StateNames, state_names
 from .parameters import EngineParameters
 
-__all__ = ["OptimizerState"]
+__all__ = ["OptimizerState", "keep_float32"]
 
 
 class OptimizerState:
@@ -151,13 +151,8 @@ class OptimizerState:
     def after_load(self) -> None:
         """Put back what PyTorch has rounded."""
         given, self._given = self._given, None
-        if given is None:
-            return
-        ids = [i for group in given["param_groups"] for i in group["params"]]
-        every = [p for group in self._optimizer.param_groups for p in group["params"]]
-        for i, p in zip(ids, every, strict=True):
-            if p.dtype == torch.bfloat16 and i in given["state"]:
-                self._optimizer.state[p] = dict(given["state"][i])
+        if given is not None:
+            keep_float32(self._optimizer, given)
 
     # The engine's side.
 
@@ -249,6 +244,26 @@ class OptimizerState:
         if self._steps._version != self._seen_version:
             return True
         return list(map(id, self._values())) != list(map(id, self._seen))
+
+
+def keep_float32(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> None:
+    """Put back the float32 states of bfloat16 parameters, which PyTorch has rounded to their type.
+
+    Parameters
+    ----------
+    optimizer
+        The optimizer, which has loaded `given`.
+    given
+        What ``optimizer.state_dict()`` has returned.
+    """
+    ids = [i for group in given["param_groups"] for i in group["params"]]
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    for i, p in zip(ids, every, strict=True):
+        if p.dtype != torch.bfloat16 or i not in given["state"]:
+            continue
+        for name, value in given["state"][i].items():
+            if name != "step" and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+                optimizer.state[p][name] = value.to(p.device)
 
 
 def _no_engine() -> None:

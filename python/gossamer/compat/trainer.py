@@ -20,6 +20,7 @@ from ..autograd import increment_versions
 from ..checks import compare_modules, share_tensors
 from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session
+from ..optimizer_state import keep_float32
 from .user_optimizers import LaterParameters, NoUpdate, UserOptimizer, without_parameters
 
 
@@ -246,6 +247,11 @@ class Trainer(DecentralizedDataParallel):
         self._nonfinite = ""
         self._num_left_out += 1
 
+    def after_load(self, optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> None:
+        """Keep states in float32 where the optimizer updates float32 master copies."""
+        if not self._sums_gradients:
+            keep_float32(optimizer, given)
+
     # The steps of the engine.
 
     def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
@@ -315,6 +321,7 @@ def watch_optimizers(trainer: Trainer) -> None:
         register_optimizer_step_pre_hook(_before_step)
         register_optimizer_step_post_hook(_after_step)
         _share_overflows()
+        _keep_loaded_states()
         _watches = True
 
 
@@ -359,3 +366,20 @@ def _share_overflows() -> None:
         return found if trainer is None else trainer.agree_on_overflow(found)
 
     GradScaler._unscale_grads_ = unscale_on_all_ranks  # type: ignore[assignment, method-assign]
+
+
+def _keep_loaded_states() -> None:
+    """Have the loading of every optimizer's states tell the trainer of its parameters.
+
+    PyTorch has no hook there for all optimizers, and they load before they have stepped.
+    """
+    load = torch.optim.Optimizer.load_state_dict
+
+    @functools.wraps(load)
+    def load_and_tell(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
+        load(optimizer, state_dict)  # type: ignore[arg-type]
+        trainer = _trainer_of(optimizer)
+        if trainer is not None:
+            trainer.after_load(optimizer, state_dict)
+
+    torch.optim.Optimizer.load_state_dict = load_and_tell  # type: ignore[assignment, method-assign]

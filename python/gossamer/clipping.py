@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
+from torch.nn.utils import clip_grad
+
 from . import _core
+from .hooks import GradientHook
 
 __all__ = ["Clipping", "is_in_clipping"]
 
@@ -27,6 +32,7 @@ class Clipping:
     def __init__(self, options: Mapping[str, Any]) -> None:
         is_global = options.get("grad_clip") == "global"
         self._norm = float(options.get("grad_clip_norm", 1.0)) if is_global else math.inf
+        _watch_pytorch()
         self._has_warned = False
         self._has_changed = False
 
@@ -74,3 +80,38 @@ def is_in_clipping(frame: types.FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _watch_pytorch() -> None:
+    """Have PyTorch's clip_grad_norm_() look for wrappers that have used the gradients.
+
+    Its parameters may be those of the module, which knows no wrapper. The part of it that is
+    replaced is looked up at every call, so that it does not matter who has imported the function.
+    PyTorch has this part since 2.6.
+    """
+    name = "_clip_grads_with_norm_"
+    clip = getattr(clip_grad, name, None)
+    if clip is None or hasattr(clip, "warns_of_used_gradients"):
+        return
+
+    @functools.wraps(clip)
+    def clip_and_look(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        _warn_of_used_gradients(given)
+        return clip(given, *args, **kwargs)
+
+    clip_and_look.warns_of_used_gradients = True  # type: ignore[attr-defined]
+    setattr(clip_grad, name, clip_and_look)
+
+
+def _warn_of_used_gradients(parameters: Iterable[torch.Tensor]) -> None:
+    """Have the wrapper of parameters warn, if it has used their gradients and there are none."""
+    for p in parameters:
+        if p.grad is not None:
+            return
+        for hook in (getattr(p, "_post_accumulate_grad_hooks", None) or {}).values():
+            model = hook.model if isinstance(hook, GradientHook) else None
+            if model is not None and model._updates_in_backward:
+                own: Any = model._clipping
+                own.warn_of_no_gradients()
+                return

@@ -33,9 +33,9 @@ class GradientHook:
         self._is_first = is_first
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the wrapper is still there."""
-        return self._model() is not None
+    def model(self) -> EngineSteps | None:
+        """The wrapper; None: it is gone."""
+        return self._model()
 
     def __call__(self, p: torch.Tensor) -> None:
         """Pass a gradient on."""
@@ -63,7 +63,7 @@ def refuse_wrapped(named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
         for key, hook in list(hooks.items()):
             if not isinstance(hook, GradientHook):
                 continue
-            if hook.is_alive:
+            if hook.model is not None:
                 raise _core.ConfigError(
                     f"the module is wrapped already: another wrapper trains parameter {name}, "
                     "allowed: one wrapper for a parameter; call finish() of the other one first"

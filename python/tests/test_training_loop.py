@@ -295,6 +295,46 @@ def test_clipping_by_pytorch_is_warned_of_once():
     alone(train)
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.nn.utils.clip_grad, "_clip_grads_with_norm_"),
+    reason="this PyTorch clips in one function, which nobody can watch",
+)
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda net, wrapper: net.parameters(),
+        lambda net, wrapper: list(wrapper.parameters()),
+        lambda net, wrapper: next(net.parameters()),
+    ],
+    ids=["of the module", "a list", "one parameter"],
+)
+def test_clipping_parameters_whose_gradients_are_used_is_warned_of_once(given):
+    def work():
+        net = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(net, ADAMW)
+        with pytest.warns(UserWarning, match="model.clip_grad_norm_") as caught:
+            for step in range(3):
+                loss_of(wrapper, 0, step).backward()
+                assert torch.nn.utils.clip_grad_norm_(given(net, wrapper), 1.0) == 0
+        assert len(caught) == 1
+
+    alone(work)
+
+
+def test_clipping_of_other_modules_is_let_alone(recwarn):
+    def work():
+        gs.DecentralizedDataParallel(make_mlp(), ADAMW)
+        net = make_mlp()
+        assert torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0) == 0
+        loss_of(net, 0, 0).backward()
+        assert torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3) > 0
+        grads = torch.cat([p.grad.flatten() for p in net.parameters()])
+        assert grads.norm() == pytest.approx(1e-3, rel=1e-2)
+
+    alone(work)
+    assert not [w for w in recwarn if "clip" in str(w.message)]
+
+
 def test_gradients_that_accumulate_are_clipped_without_a_warning(recwarn):
     def train():
         wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)

@@ -8,11 +8,12 @@ import torch
 
 __all__ = ["SavedBuffers", "copy_into"]
 
-_AVERAGED = (torch.float32, torch.float64)
+# The codes of a quantization, as in float8, have no mean that means something.
+_AVERAGED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class SavedBuffers:
-    """The buffers of float32 and float64 that a module has now, with copies of their values.
+    """All buffers that a module has now, with copies of their values.
 
     Parameters
     ----------
@@ -21,16 +22,16 @@ class SavedBuffers:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._places: list[tuple[dict[str, Any], str, torch.Tensor]] = [
+        self._places: list[tuple[dict[str, Any], str, torch.Tensor | None]] = [
             (part._buffers, key, buffer)
             for part in module.modules()
             for key, buffer in part._buffers.items()
-            if buffer is not None and buffer.dtype in _AVERAGED
         ]
-        unique = {id(buffer): buffer for _, _, buffer in self._places}
-        self.averaged = [_written_part(buffer) for buffer in unique.values()]
-        """The buffers, without the elements that expand() has repeated."""
-        self._values = [(part, part.clone()) for part in self.averaged]
+        unique = {id(buffer): buffer for _, _, buffer in self._places if buffer is not None}
+        parts = [_written_part(buffer) for buffer in unique.values()]
+        self._values = [(part, part.clone()) for part in parts]
+        self.averaged = [part for part in parts if part.dtype in _AVERAGED]
+        """The buffers that have a mean, without the elements that expand() has repeated."""
 
     @torch.no_grad()
     def restore(self) -> None:

@@ -111,13 +111,19 @@ def _copy_from_one(tensors: list[torch.Tensor], values: torch.Tensor) -> None:
 
 
 def average_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
-    """Make tensors of float32 or float64 their mean over all ranks. Collective."""
+    """Make tensors of floating point their mean over all ranks, rounded once. Collective."""
     with torch.no_grad():
-        pairs = [(tensor, on_host(tensor).contiguous()) for tensor in tensors]
+        pairs = [(tensor, _for_sum(tensor)) for tensor in tensors]
         session.average([(d.data_ptr(), d.numel(), TYPES[d.dtype]) for _, d in pairs])
         for tensor, dense in pairs:
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.copy_(dense)
+
+
+def _for_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor on the host, as float32 where its own type has fewer digits."""
+    dense = on_host(tensor).contiguous()
+    return dense if dense.dtype == torch.float64 else dense.float()
 
 
 def share_options(session: Session, options: Mapping[str, Any]) -> str:

@@ -206,7 +206,8 @@ class DecentralizedDataParallel(EngineSteps):
         keep
             True: the mean stays this rank's model after the scope.
         buffers
-            Whether buffers of floating point are averaged, too.
+            Whether buffers of floating point are averaged, too, and all buffers have their own
+            values again after the scope.
 
         Yields
         ------

@@ -231,6 +231,59 @@ def test_a_buffer_that_a_pass_makes_anew_is_the_ranks_own_after_an_average():
     gs.run_threads(2, train)
 
 
+class Counting(torch.nn.Module):
+    """A module that counts its passes, in buffers of several types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = make_mlp()
+        self.norm = torch.nn.BatchNorm1d(3).to(DEVICE)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64, device=DEVICE))
+        self.register_buffer("rounded", torch.zeros(2, dtype=torch.bfloat16, device=DEVICE))
+        self.register_buffer("last", None)
+
+    def forward(self, x):
+        self.count = self.count + 1
+        self.rounded += 1
+        self.last = x[0].detach()
+        return self.norm(self.inside(x))
+
+
+def test_counters_of_passes_are_the_ranks_own_after_an_average():
+    def train():
+        model = Counting()
+        wrapper = gs.DecentralizedDataParallel(model, SGD, "ring")
+        with wrapper.global_average():
+            loss_of(model, rank(), 0)
+        assert model.last is None
+        for step in range(3):
+            loss_of(wrapper, rank(), step).backward()
+        with wrapper.global_average():
+            for step in range(2):
+                loss_of(model, rank(), step)
+            assert model.count.item() == 5
+        assert model.count.item() == 3
+        assert model.norm.num_batches_tracked.item() == 3
+        assert model.rounded.tolist() == [3.0, 3.0]
+
+    gs.run_threads(2, train)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_buffers_of_every_floating_type_are_averaged(dtype):
+    def train():
+        norm = torch.nn.BatchNorm1d(3, affine=False).to(DEVICE, dtype)
+        model = torch.nn.Sequential(make_mlp(), norm)
+        wrapper = gs.DecentralizedDataParallel(model, SGD, "ring")
+        own = 1.0 + 2.0 * rank()
+        norm.running_mean.fill_(own)
+        with wrapper.global_average():
+            assert norm.running_mean.tolist() == [2.0, 2.0, 2.0]
+        assert norm.running_mean.tolist() == [own] * 3
+
+    gs.run_threads(2, train)
+
+
 class Experts(torch.nn.Module):
     """A layer for each of three ranks, of which a batch uses one, behind a layer that all use."""
 

@@ -33,7 +33,24 @@ class Aliases:
 
     def warn(self, own: Iterable[torch.Tensor]) -> None:
         """Warn of tensors that cannot follow; `own`: tensors of the engine that do not count."""
+        self._warn_of_processes()
         self._followers(own)
+
+    def _warn_of_processes(self) -> None:
+        """Warn of parameters that other processes may see, which the first step moves away."""
+        shared = [
+            name
+            for name, p in zip(self._names, self._parameters, strict=True)
+            if p.device.type == "cpu" and p.is_shared()  # type: ignore[no-untyped-call]
+        ]
+        if shared:
+            warnings.warn(
+                f"{len(shared)} parameters are in memory that processes share, as after "
+                f"share_memory(): {', '.join(shared[:5])}{', ...' if shared[5:] else ''}. The "
+                "first step moves them to memory of this process alone, and other processes keep "
+                "the old values; send them a copy when they need new ones",
+                stacklevel=5,
+            )
 
     @torch.no_grad()
     def move(self, own: Iterable[torch.Tensor], homes: Sequence[torch.Tensor]) -> None:

@@ -44,11 +44,16 @@ class EngineParameters:
         self._types = [p.dtype for p in self.tensors]
         self._objects = [p._cdata for p in self.tensors]
         self._places = _places_of(self._module, self.tensors)
-        self._homes = [p.data for p in self.tensors]
+        self._settle()
         self._aliases = Aliases(self.names, self.tensors)
         self._masters: dict[int, torch.Tensor] = {}
         self._generation = 0
         self.note_versions()
+
+    def _settle(self) -> None:
+        """Take the memory of this moment for the parameters' home."""
+        self._homes = [p.data for p in self.tensors]
+        self._addresses = [home.data_ptr() for home in self._homes]
 
     def new(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Return the module's parameters that require gradients and are not trained."""
@@ -83,7 +88,7 @@ class EngineParameters:
         self._generation = engine.generation
         homes = [from_dlpack(engine.parameter(i)) for i in range(len(self.tensors))]
         self._aliases.move(self._homes, homes)
-        self._homes = [p.data for p in self.tensors]
+        self._settle()
         self._masters = {
             i: from_dlpack(engine.master(i))
             for i, p in enumerate(self.tensors)
@@ -137,6 +142,13 @@ class EngineParameters:
         """
         for i, p in enumerate(self.tensors):
             self._check_kind(i, p)
+            # share_memory_() takes along all tensors of that memory, also those of this class.
+            if self._homes[i].data_ptr() != self._addresses[i]:
+                raise _core.ConfigError(
+                    f"parameter {self.names[i]} has moved to other memory since the module was "
+                    "wrapped, as share_memory() does, and sending the module or its state_dict() "
+                    "to another process, allowed: to send a copy, as copy.deepcopy(model.module)"
+                )
             if p._cdata != self._objects[i]:
                 raise _core.ConfigError(
                     f"parameter {self.names[i]} has been exchanged for another tensor since the "

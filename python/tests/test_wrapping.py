@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import warnings
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
@@ -106,6 +108,50 @@ def test_parameters_that_are_replaced_after_wrapping_are_refused(name):
 
     for num_steps in (0, 2):
         alone(lambda num_steps=num_steps: train(num_steps))
+
+
+def send(model):
+    ForkingPickler.dumps(model)
+
+
+def send_state(model):
+    ForkingPickler.dumps(model.state_dict())
+
+
+@pytest.mark.parametrize("move", [torch.nn.Module.share_memory, send, send_state])
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_parameters_whose_memory_has_moved_are_refused_at_the_next_step(move, num_steps):
+    def train():
+        model = torch.nn.Linear(8, 3)
+        wrapper = gs.DecentralizedDataParallel(model, SGD)
+        x = torch.ones(4, 8)
+        for _ in range(num_steps):
+            wrapper(x).square().mean().backward()
+        move(model)
+        with pytest.raises(gs.ConfigError, match=r"weight has moved to other memory .*deepcopy"):
+            wrapper(x).square().mean().backward()
+
+    alone(train)
+
+
+def test_a_copy_of_the_module_may_be_sent_to_a_process():
+    def train():
+        model = torch.nn.Linear(8, 3)
+        wrapper = gs.DecentralizedDataParallel(model, SGD)
+        for _ in range(3):
+            send(copy.deepcopy(model))
+            wrapper(torch.ones(4, 8)).square().mean().backward()
+        assert wrapper.metrics()["steps"] == 3
+
+    alone(train)
+
+
+def test_parameters_in_memory_that_processes_share_are_told_of_when_they_are_wrapped():
+    def wrap():
+        with pytest.warns(UserWarning, match=r"^2 parameters are in memory .*: weight, bias\. The"):
+            gs.DecentralizedDataParallel(torch.nn.Linear(8, 3).share_memory(), SGD)
+
+    alone(wrap)
 
 
 def test_other_tensors_may_take_the_parameters_places_for_one_call():

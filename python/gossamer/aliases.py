@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import warnings
 from collections.abc import Iterable, Sequence
 
@@ -34,7 +35,29 @@ class Aliases:
     def warn(self, own: Iterable[torch.Tensor]) -> None:
         """Warn of tensors that cannot follow; `own`: tensors of the engine that do not count."""
         self._warn_of_processes()
+        self._warn_of_twins()
         self._followers(own)
+
+    def _warn_of_twins(self) -> None:
+        """Warn of parameters in the same memory, which get memory of their own in the first step.
+
+        Parameters are dense, so that each has all bytes between its first and its last one.
+        """
+        extents = sorted(
+            (p.data_ptr(), p.data_ptr() + p.numel() * p.element_size(), i)
+            for i, p in enumerate(self._parameters)
+            if p.numel() > 0
+        )
+        for (_, end, first), (begin, _, second) in itertools.pairwise(extents):
+            if begin < end:
+                one, other = (self._names[i] for i in sorted((first, second)))
+                warnings.warn(
+                    f"the parameters {one} and {other} are two that share memory, as after "
+                    f"{other}.data = {one}.data. The first step gives each memory of its own, and "
+                    "they come apart; make them one parameter before wrapping, as by "
+                    f"{other} = {one}",
+                    stacklevel=5,
+                )
 
     def _warn_of_processes(self) -> None:
         """Warn of parameters that other processes may see, which the first step moves away."""

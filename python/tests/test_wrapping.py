@@ -67,6 +67,31 @@ def test_a_tensor_that_spans_parameters_is_told_of_when_they_are_wrapped():
     alone(wrap)
 
 
+def test_two_parameters_in_the_same_memory_are_told_of_when_they_are_wrapped():
+    def wrap():
+        model = torch.nn.Sequential(*[torch.nn.Linear(8, 8, bias=False) for _ in range(3)])
+        model[2].weight.data = model[1].weight.data
+        text = r"parameters 1\.weight and 2\.weight are two .* before wrapping, as by 2.weight = 1"
+        with pytest.warns(UserWarning, match=text):
+            gs.DecentralizedDataParallel(model.to(DEVICE), SGD)
+
+    alone(wrap)
+
+
+def test_one_parameter_in_two_places_is_told_of_nothing():
+    def train():
+        model = torch.nn.Sequential(*[torch.nn.Linear(8, 8, bias=False) for _ in range(2)])
+        model[1].weight = model[0].weight
+        wrapper = gs.DecentralizedDataParallel(model.to(DEVICE), SGD)
+        for _ in range(2):
+            wrapper(torch.ones(4, 8, device=DEVICE)).square().mean().backward()
+        assert torch.equal(model[0].weight, model[1].weight)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        alone(train)
+
+
 def swap(model):
     torch.utils.swap_tensors(model[0].weight, torch.nn.Parameter(torch.ones_like(model[0].weight)))
 

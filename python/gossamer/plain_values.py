@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,9 +17,9 @@ __all__ = ["check_readable", "plain"]
 
 def plain(value: Any) -> Any:
     """Return a value in which numbers are Python's own, where they were numpy's or a subclass."""
-    if type(value) in (dict, list, tuple):
-        if isinstance(value, dict):
-            return {plain(key): plain(inner) for key, inner in value.items()}
+    if type(value) in (dict, OrderedDict, Counter):
+        return type(value)({plain(key): plain(inner) for key, inner in value.items()})
+    if type(value) in (list, tuple):
         return type(value)(plain(inner) for inner in value)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return value.item()
@@ -61,15 +62,15 @@ def _without_tensors(value: Any) -> Any:
     """Return the value without what is always readable and may be large."""
     if isinstance(value, torch.Tensor):
         return None
-    if type(value) is dict:
-        return {key: _without_tensors(inner) for key, inner in value.items()}
+    if type(value) in (dict, OrderedDict, Counter):
+        return type(value)({key: _without_tensors(inner) for key, inner in value.items()})
     if type(value) in (list, tuple):
         return type(value)(_without_tensors(inner) for inner in value)
     return value
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    if type(value) is dict:
+    if type(value) in (dict, OrderedDict, Counter):
         for key, inner in value.items():
             yield from _leaves(inner, f"{place}.{key}" if place else str(key))
     elif type(value) in (list, tuple):

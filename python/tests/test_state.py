@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from conftest import DEVICE, flat, loss_of, make_mlp, rank
+from conftest import DEVICE, alone, flat, loss_of, make_mlp, rank
 from test_models import AsDouble, Image
 from test_optimizers import OPTIMIZERS, SCHEDULES
 
@@ -198,6 +198,22 @@ def test_the_initial_state_is_saved_before_the_first_step(tmp_path, as_dict):
         assert torch.equal(flat(other), flat(model))
 
     gs.run_threads(2, work)
+
+
+def test_milestones_that_are_an_array_of_numpy_are_saved_and_loaded(tmp_path):
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.MultiStepLR(optimizer, np.array([2, 4]))
+
+    def train():
+        model = gs.DecentralizedDataParallel(
+            make_mlp(), lambda ps: torch.optim.SGD(ps, lr=0.1), lr_scheduler_fn=schedule
+        )
+        model.save(tmp_path)
+        model.load(tmp_path)
+        assert dict(model.lr_scheduler.milestones) == {2: 1, 4: 1}
+        assert {type(step) for step in model.lr_scheduler.milestones} == {int}
+
+    alone(train)
 
 
 def test_numbers_of_numpy_are_saved_as_pythons(tmp_path):

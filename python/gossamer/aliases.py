@@ -69,9 +69,10 @@ class Aliases:
         if shared:
             warnings.warn(
                 f"{len(shared)} parameters are in memory that processes share, as after "
-                f"share_memory(): {', '.join(shared[:5])}{', ...' if shared[5:] else ''}. The "
-                "first step moves them to memory of this process alone, and other processes keep "
-                "the old values; send them a copy when they need new ones",
+                f"share_memory() or torch.load(mmap=True): {', '.join(shared[:5])}"
+                f"{', ...' if shared[5:] else ''}. The first step moves them to memory of this "
+                "process alone, and other processes keep the old values; send them a copy when "
+                "they need new ones",
                 stacklevel=5,
             )
 

@@ -100,10 +100,10 @@ class DecentralizedDataParallel(EngineSteps):
         check_module(module)
         self._begin_with(session, module)
         trained = EngineParameters(module)
-        made = (
-            optim_fn
-            if isinstance(optim_fn, torch.optim.Optimizer)
-            else optim_fn(trained.with_names() if with_names else list(trained.tensors))
+        if bucket_size_in_mb < 0:
+            raise ConfigError(f"bucket_size_in_mb: is {bucket_size_in_mb}, allowed: 0 or more")
+        made = _optimizer_of(
+            optim_fn, trained.with_names() if with_names else list(trained.tensors)
         )
         engine_options: dict[str, Any] = {
             "algorithm": algorithm,
@@ -122,6 +122,7 @@ class DecentralizedDataParallel(EngineSteps):
             for p in trained.tensors:
                 p.grad = None
         super().__init__(session, module, trained, optimizer, engine_options, scaler)
+        self._is_finished = False
         self._clipping = Clipping(engine_options)
         self.lr_scheduler = schedule
         self._state = TrainingState(
@@ -159,6 +160,11 @@ class DecentralizedDataParallel(EngineSteps):
             return self.module(*args, **kwargs)
         refuse_compiled_autograd()
         if torch.is_grad_enabled():
+            if self._is_finished and self.training:
+                raise ConfigError(
+                    "finish() has ended the training of this wrapper, and backward() would train "
+                    "nothing, allowed: model.module, the module alone, or a new wrapper"
+                )
             self._trained.check_places()
         start_ns = self._engine.now_ns()
         output = self.module(*args, **kwargs)
@@ -370,6 +376,7 @@ class DecentralizedDataParallel(EngineSteps):
     def finish(self) -> None:
         """Wait for the exchanges under way, and free the engine; the program's end does it, too."""
         self.close(failed=False)
+        self._is_finished = True
 
     def close(self, *, failed: bool) -> None:
         """End the work of the engine; without waiting where the run has failed."""
@@ -428,12 +435,32 @@ class DecentralizedDataParallel(EngineSteps):
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
 
 
+def _optimizer_of(optim_fn: Any, parameters: list[Any]) -> torch.optim.Optimizer:
+    """Return the optimizer that the user has given, or has a function for."""
+    if not isinstance(optim_fn, torch.optim.Optimizer) and not callable(optim_fn):
+        raise ConfigError(
+            f"optim_fn: is {optim_fn!r}, allowed: an optimizer, or a function that makes one of "
+            "parameters, as lambda ps: torch.optim.AdamW(ps, lr=1e-3)"
+        )
+    made = optim_fn if isinstance(optim_fn, torch.optim.Optimizer) else optim_fn(parameters)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ConfigError(
+            f"optim_fn: has returned {made!r}, allowed: an optimizer of the parameters that it got"
+        )
+    return made
+
+
 def _schedule_of(
     lr_scheduler_fn: Callable[[torch.optim.Optimizer], Any] | None, optimizer: torch.optim.Optimizer
 ) -> Any:
     if lr_scheduler_fn is None:
         return None
     schedule = lr_scheduler_fn(optimizer)
+    if not callable(getattr(schedule, "step", None)):
+        raise ConfigError(
+            f"lr_scheduler_fn: has returned {schedule!r}, allowed: a schedule of the optimizer "
+            "that it got"
+        )
     name = first_needed_argument(schedule.step)
     if name is not None:
         raise ConfigError(

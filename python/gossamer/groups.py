@@ -46,6 +46,7 @@ class WrappedOptimizer:
         self._groups: list[list[int]] = []
         self._told: list[Rule] | None = None
         rules = None if needs_own_step(optimizer) else rules_of(optimizer)
+        self._kind = rules[0].kind if rules else ""
         self.rule = rules[0].text if rules else None
         """The engine's rule; None: the optimizer runs in Python."""
         self.sees_whole_step = self.rule is None and not steps_by_parameter(optimizer)
@@ -93,6 +94,11 @@ class WrappedOptimizer:
             raise _core.ConfigError(
                 "the optimizer's groups are of different kinds now; make such changes before "
                 "wrapping the module"
+            )
+        if rules[0].kind != self._kind:
+            raise _core.ConfigError(
+                f"the optimizer is {rules[0].kind} now, and was {self._kind} when the module was "
+                "wrapped; make such changes before wrapping the module"
             )
         if self.shape != self._shape:
             self._shape, self._groups, self._told = self.shape, self._indices(), None
@@ -205,7 +211,13 @@ class WrappedOptimizer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what state_dict() has returned."""
-        self.optimizer.load_state_dict(state)
+        try:
+            self.optimizer.load_state_dict(state)
+        except ValueError as error:
+            raise _core.CheckpointError(
+                f"the optimizer's state does not fit its groups: {error}; give the optimizer the "
+                "groups that it had when the state was saved"
+            ) from error
         self._told = None
 
     def release(self) -> None:

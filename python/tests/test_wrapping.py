@@ -409,3 +409,60 @@ def test_messages_name_arguments_of_python():
     assert 'options={"nonfinite": "skip"}' in str(caught.value)
     with pytest.raises(gs.ConfigError, match=r"^options: spam: unknown key"):
         alone(lambda: train({"spam": 1}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"optim_fn": "adamw"}, "optim_fn: is 'adamw'"),
+        ({"optim_fn": lambda ps: None}, "optim_fn: has returned None"),
+        ({"lr_scheduler_fn": lambda o: None}, "lr_scheduler_fn: has returned None"),
+        ({"bucket_size_in_mb": -1}, "bucket_size_in_mb: is -1"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named(arguments, message):
+    def wrap():
+        with pytest.raises(gs.ConfigError, match=message):
+            gs.DecentralizedDataParallel(make_mlp(), **{"optim_fn": SGD} | arguments)
+
+    alone(wrap)
+
+
+def test_tensors_without_values_are_refused():
+    def wrap():
+        with pytest.raises(gs.ConfigError, match="weight has no values yet"):
+            gs.DecentralizedDataParallel(torch.nn.LazyLinear(3), SGD)
+        model = make_mlp()
+        model.register_buffer("far", torch.zeros(2, device="meta"))
+        with pytest.raises(gs.ConfigError, match="far is on the meta device"):
+            gs.DecentralizedDataParallel(model, SGD)
+
+    alone(wrap)
+
+
+def test_a_wrapper_that_has_finished_trains_no_more():
+    def train():
+        model = make_mlp()
+        wrapper = gs.DecentralizedDataParallel(model, SGD)
+        loss_of(wrapper, 0, 0).backward()
+        wrapper.finish()
+        with pytest.raises(gs.ConfigError, match="finish\\(\\) has ended the training"):
+            loss_of(wrapper, 0, 0)
+        wrapper.eval()
+        assert loss_of(wrapper, 0, 0).item() == loss_of(model, 0, 0).item()
+
+    alone(train)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0)])
+def test_a_momentum_that_comes_or_goes_while_training_is_refused(before, after):
+    def train():
+        wrapper = gs.DecentralizedDataParallel(
+            make_mlp(), lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=before)
+        )
+        loss_of(wrapper, 0, 0).backward()
+        wrapper.optimizer.param_groups[0]["momentum"] = after
+        with pytest.raises(gs.ConfigError, match="make such changes before wrapping"):
+            loss_of(wrapper, 0, 0).backward()
+
+    alone(train)

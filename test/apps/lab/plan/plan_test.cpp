@@ -134,7 +134,7 @@ TEST(Plan, GivesOneAdviceForFourFarHosts) {
   // 200 MB round a ring of four: 1.5 times as many bytes at 12.5 MB/s.
   EXPECT_NEAR(row_of(plan, "all-reduce, fp32").step.step_s, 24.1, 0.2);
   EXPECT_TRUE(contains(plan.recommendation, concat("Take ", best.label(), ": a step takes ")));
-  EXPECT_TRUE(contains(plan.recommendation, "above that of all-reduce after as many steps"));
+  EXPECT_TRUE(contains(plan.recommendation, "above all-reduce's loss after as many steps"));
   EXPECT_TRUE(contains(plan.recommendation, "With all-reduce in float32 a step takes 24"));
 }
 

@@ -91,7 +91,7 @@ across: [{between: [here, there], latency_s: 0.1, bandwidth_bytes_per_s: 1e6}]
             self.launch(4, "plan.yaml", "--dry-run")
         for wrong, part in [("nix", "allowed: one of gossip"), ("async_gossip", "take gossip"),
                             ("{name: outer, evry: 2}", "evry"),
-                            ("{name: outer, every: 70000}", "shorter periods")]:
+                            ("{name: outer, every: 70000}", "repeats after 70000 steps")]:
             done = self.gossamer(*self.K_WORLD, "--algorithm", wrong, code=2)
             self.assertIn(part, done.stderr)
 

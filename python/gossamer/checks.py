@@ -143,16 +143,17 @@ def share_options(session: Session, options: Mapping[str, Any]) -> str:
 
 def check_module(module: torch.nn.Module) -> None:
     """Refuse a module with a part that synchronizes gradients itself, or is wrapped already."""
-    for name, p in [*module.named_parameters(), *module.named_buffers()]:
-        if torch.nn.parameter.is_lazy(p):
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if torch.nn.parameter.is_lazy(tensor):
             raise _core.ConfigError(
                 f"{name} has no values yet, as in lazy modules, allowed: a module that a forward "
                 "pass has completed"
             )
-        if p.is_sparse or p.is_meta:
+    for name, buffer in module.named_buffers():
+        if buffer.is_sparse or buffer.is_meta:
             raise _core.ConfigError(
-                f"{name} is {'sparse' if p.is_sparse else 'on the meta device'}, allowed: dense "
-                "tensors with values"
+                f"buffer {name} is {'sparse' if buffer.is_sparse else 'on the meta device'}, "
+                "allowed: dense tensors with values"
             )
     for name, part in module.named_modules():
         kind = type(part).__name__

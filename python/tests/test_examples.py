@@ -43,7 +43,9 @@ def test_mnist_is_short():
 
 
 def test_the_reference_has_every_public_name():
-    text = (FOLDER.parents[1] / "docs" / "python-reference.md").read_text(encoding="utf-8")
+    text = (FOLDER.parents[1] / "docs" / "guide" / "python-reference.md").read_text(
+        encoding="utf-8"
+    )
     named = set(re.findall(r"^::: [\w.]+\.(\w+)$", text, re.MULTILINE))
     assert set(gossamer.__all__) - {"__version__"} <= named
 
@@ -58,7 +60,7 @@ def test_nanogpt(tmp_path, num_processes):
 
 def test_the_document_of_algorithms_codecs_and_checkpoints_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (FOLDER.parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    text = (FOLDER.parents[1] / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
     section = text.split("\n## Algorithms, codecs, checkpoints\n")[1].split("\n## ")[0]
     (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 

@@ -208,7 +208,7 @@ def test_the_notebook_of_topologies_runs():
 
 def test_the_document_of_topologies_simulation_and_plans_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
     section = text.split("\n## Topologies, simulation, plans\n")[1].split("\n## ")[0]
     names = {}
     for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):

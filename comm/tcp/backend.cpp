@@ -338,6 +338,8 @@ void require_files(const MeetingOptions& meeting, int num_for_each) {
 }  // namespace tcp
 
 Sessions open_tcp(const LaunchOptions& options) {
+  // A rank that joins does not know yet how many connections it needs.
+  raise_file_limit();
   Sessions sessions;
   if (options.fault.survives && options.meeting.store != nullptr) {
     sessions.push_back(tcp::open_renewing(options));

@@ -1,11 +1,11 @@
 #pragma once
 // A step that waits for its update, because ranks were lost before all ranks had agreed to make it.
 //
-//   state        the rank has                                  it goes on by
-//   kNone        no such step                                  -
-//   kGradients   its own gradients of the step                 making the step again with the ranks
-//   that are left kSums        the sums of all ranks' gradients as well      updating with the
-//   sums, if another rank has done so
+// - kNone: no step waits.
+// - kGradients: the rank has its own gradients of the step. The ranks that are left make the step
+//   again from such gradients.
+// - kSums: the rank also has the sums of all ranks' gradients. It updates with them if another rank
+//   has done so; otherwise the step is made again.
 //
 // Example with three ranks: rank 2 dies while they agree on step 7. Rank 0 has passed the last
 // barrier and updates. Rank 1 has not, so it holds step 7 with its sums. It learns from agree()

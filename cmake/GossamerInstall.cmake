@@ -10,7 +10,7 @@ include(CMakePackageConfigHelpers)
 
 # What a user's program includes. The headers that these include are found when they are installed,
 # so the list need not grow with them. A test compiles each installed header alone (test/install).
-set(_headers base/host_stream.hpp comm/backends.hpp comm/session.hpp core/algorithms/bucket_lanes.hpp core/step/bucketed_model.hpp core/checkpoint/state_file.hpp
+set(_headers base/host_stream.hpp comm/backends.hpp comm/session.hpp core/algorithms/bucket_lanes.hpp core/checkpoint/state_file.hpp
     core/bucket/model_average.hpp core/step/pipeline.hpp comm/device/rank_device.hpp optim/codecs/small_float.hpp optim/registry.hpp
     optim/sweep.hpp topology/registry.hpp)
 set(_targets gossamer_base gossamer_topology gossamer_comm gossamer_optim gossamer_exchange gossamer_core gossamer_checkpoint)

@@ -83,7 +83,7 @@ ComputeFigures measure(const ComputeArguments& arguments, Communicator& communic
   ComputeFigures figures{.step_s = median(seconds),
                          .least_s = quantile(seconds, 0.0),
                          .most_s = quantile(seconds, 1.0)};
-  for (const ParameterInfo& parameter : trainer.model().parameter_infos()) {
+  for (const ParameterInfo& parameter : trainer.model().engine().parameters()) {
     figures.model_bytes += 4 * parameter.numel();
   }
   trainer.close();

@@ -113,7 +113,7 @@ void print_dry_run(const RunConfig& config, const TrainingLoop& trainer, double 
   }
   std::cout << "\n# buckets" << (config.bucket_bytes == 0 ? " until other sizes are tried" : "")
             << "\n"
-            << describe(trainer.model().plan(), trainer.model().parameter_infos());
+            << describe(trainer.model().engine().plan(), trainer.model().engine().parameters());
   std::cout << "\n# one forward and backward on one batch: loss " << shortest(loss) << "; "
             << trainer.total_steps() << " steps would follow\n"
             << std::flush;

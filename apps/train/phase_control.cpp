@@ -44,7 +44,7 @@ void PhaseControl::hear(const Consensus& consensus) {
   const ConsensusControl& control = phases_[phase_].control.value();
   const double distance = consensus.distance / consensus.norm;
   const double first_lr = config_.lr * steps_.lr_scale();
-  const double lr_factor = first_lr > 0.0 ? runner_.model().lr() / first_lr : 1.0;
+  const double lr_factor = first_lr > 0.0 ? runner_.model().engine().lr() / first_lr : 1.0;
   const bool is_sparse = control.chooses_sparse(is_sparse_, distance, lr_factor);
   if (is_sparse == is_sparse_) return;
   switch_to(phase_, is_sparse);

@@ -152,13 +152,13 @@ void RunRecorder::set_elapsed(double seconds) {
 
 PipelineMetrics RunRecorder::total_metrics() const {
   PipelineMetrics total = earlier_metrics_;
-  total += runner_.model().metrics();
+  total += runner_.model().engine().metrics();
   return total;
 }
 
 void RunRecorder::note_sharing() {
   if (folder_ == nullptr || std::exchange(has_noted_sharing_, true)) return;
-  const HostSharing sharing = runner_.model().host_sharing();
+  const HostSharing sharing = runner_.model().engine().host_sharing();
   folder_->note("shared_memory",
                 {{"sharing_ranks", sharing.num_sharing}, {"refused_ranks", sharing.num_refused}});
 }
@@ -184,7 +184,7 @@ void RunRecorder::write_step() {
   }
   const StepCount& steps = data_.steps();
   const double wait_s = total_metrics().wait_s;
-  const Progress& progress = runner_.model().progress();
+  const Progress& progress = runner_.model().engine().progress();
   const auto rows = gather<WindowFigures>(
       setup_.communicator, {.loss = window.loss,
                             .num_losses = static_cast<double>(window.num_losses),

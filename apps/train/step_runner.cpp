@@ -166,13 +166,13 @@ torch::Tensor StepRunner::train_step() {
     const TimelineScope scope(timeline(), {.what = "graph"});
     loss = graphed_->step({batch.inputs, batch.targets});
   } else {
-    if (scaler_) model_.set_gradient_scale(1.0 / scaler_->scale());
-    const std::int64_t skipped = scaler_ ? model_.progress().num_skipped : 0;
+    if (scaler_) model_.engine().set_gradient_scale(1.0 / scaler_->scale());
+    const std::int64_t skipped = scaler_ ? model_.engine().progress().num_skipped : 0;
     loss = forward_and_backward();
-    if (scaler_) scaler_->update(model_.progress().num_skipped > skipped);
+    if (scaler_) scaler_->update(model_.engine().progress().num_skipped > skipped);
   }
   update_ema();
-  lr_ = model_.last_lr();
+  lr_ = model_.engine().last_lr();
   data_.steps().add();
   ++window_.steps;
   return loss;
@@ -180,12 +180,12 @@ torch::Tensor StepRunner::train_step() {
 
 void StepRunner::update_ema() {
   if (!ema_ || setup_.dry_run) return;
-  owes_ema_ = model_.holds_step();
-  if (!owes_ema_) ema_->update(model_.model_weight());
+  owes_ema_ = model_.engine().holds_step();
+  if (!owes_ema_) ema_->update(model_.engine().model_weight());
 }
 
 void StepRunner::settle_ema() {
-  if (owes_ema_ && !model_.holds_step()) update_ema();
+  if (owes_ema_ && !model_.engine().holds_step()) update_ema();
 }
 
 void StepRunner::advance() {
@@ -193,7 +193,7 @@ void StepRunner::advance() {
   // records have it. Ranks in step leave out the same steps.
   const bool tells =
       device_.stream().immediate() && (setup_.world.rank == 0 || !data_.steps().in_step());
-  const std::int64_t skipped = tells ? model_.progress().num_skipped : 0;
+  const std::int64_t skipped = tells ? model_.engine().progress().num_skipped : 0;
   {
     const ScopedTimer timer(window_.seconds);
     const ScopedTimer total(times_.train_s);
@@ -202,10 +202,10 @@ void StepRunner::advance() {
     if (device_.stream().immediate() || std::ssize(window_.unread) >= kMostUnread)
       window_.read_losses();
   }
-  if (tells && model_.progress().num_skipped != skipped) {
+  if (tells && model_.engine().progress().num_skipped != skipped) {
     setup_.logger.warning(concat("step ", data_.steps().own(),
                                  " is left out: a gradient is not finite (",
-                                 model_.progress().num_skipped, " so far)"));
+                                 model_.engine().progress().num_skipped, " so far)"));
   }
 }
 

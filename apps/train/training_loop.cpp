@@ -176,7 +176,8 @@ void TrainingLoop::advance() {
 }
 
 void TrainingLoop::hear_steps(std::int64_t steps_of_all) {
-  data_.steps().hear(steps_of_all / setup_.world.size, runner_.model().progress().num_updates());
+  data_.steps().hear(steps_of_all / setup_.world.size,
+                     runner_.model().engine().progress().num_updates());
 }
 
 void TrainingLoop::train_asynchronously() {
@@ -207,8 +208,8 @@ bool TrainingLoop::is_at_end() const {
 void TrainingLoop::control_consensus() {
   if (!phases_.measures_now()) return;
   const Consensus consensus = evaluator_.measure_consensus();
-  recorder_.add_bytes_sent(
-      exchange_bytes(runner_.model().plan().bytes(), static_cast<std::size_t>(setup_.world.size)));
+  recorder_.add_bytes_sent(exchange_bytes(runner_.model().engine().plan().bytes(),
+                                          static_cast<std::size_t>(setup_.world.size)));
   phases_.hear(consensus);
 }
 
@@ -321,7 +322,7 @@ void TrainingLoop::visit(StateVisitor& visitor) {
     check_restored();
     // The mean of several ranks' states has made as many steps as they have in the mean.
     data_.steps().resume(/*of_this_rank=*/!setup_.reshapes,
-                         runner_.model().progress().num_updates());
+                         runner_.model().engine().progress().num_updates());
   }
   recorder_.visit(visitor);
 }

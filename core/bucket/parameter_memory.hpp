@@ -1,9 +1,12 @@
 #pragma once
 // The memory of a bucket's parameters: one block, or two where the model computes in bfloat16.
 
+#include <utility>
+
 #include "base/buffer.hpp"
 #include "base/stream.hpp"
 #include "core/bucket/bucket_plan.hpp"
+#include "optim/convert.hpp"
 
 namespace gossamer {
 
@@ -21,6 +24,16 @@ inline ParameterMemory allocate_parameters(const BucketSpec& spec, Stream& strea
   ParameterMemory memory{.parameters = stream.allocate(spec.numel, spec.dtype)};
   if (spec.has_master()) memory.rounded = stream.allocate(spec.numel, spec.model_dtype);
   return memory;
+}
+
+/// The memory of a tensor that lies in no bucket, as ModelAverage takes it. A tensor whose type has
+/// a master copy gets one on the stream.
+inline ParameterMemory memory_of_tensor(Buffer own, Stream& stream) {
+  const Block block = own.block();
+  if (master_of(block.dtype) == block.dtype) return {.parameters = std::move(own)};
+  const Buffer master = stream.allocate(block.numel, master_of(block.dtype));
+  enqueue_convert(stream, master.block(), block);
+  return {.parameters = master, .rounded = std::move(own)};
 }
 
 }  // namespace gossamer

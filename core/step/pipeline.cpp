@@ -8,29 +8,29 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/exchange/peer_lanes.hpp"
+#include "core/state/tensor_names.hpp"
 #include "core/step/step.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
 namespace {
 
-Pipeline::Config checked(Pipeline::Config config, Communicator& communicator) {
+Pipeline::Config checked(Pipeline::Config config) {
   if (config.own_rule) {
     if (config.optimizer) throw ConfigError("training has two rules: an optimizer, and its own");
     config.optimizer = make_mixing_optimizer();
   }
   if (!config.optimizer) throw ConfigError("training needs an optimizer");
   if (!config.schedule) throw ConfigError("training needs a learning-rate schedule");
-  AlgorithmSetting setting = config.setting(config.exchange, communicator);
-  // The topology may be that of a world that is gone; resume() brings another one.
-  if (config.begins_detached) setting.num_ranks = 0;
-  config.exchange.algorithm.check(setting);
   return config;
 }
 
 /// Throws ConfigError for optimizers that do not suit the parameters, or one another.
 std::vector<ParameterInfo> checked(std::vector<ParameterInfo> parameters,
                                    const Pipeline::Config& config) {
+  std::vector<std::string> names;
+  for (const ParameterInfo& info : parameters) names.push_back(info.name);
+  check_tensor_names(names, {});
   check_matrices(parameters, *config.optimizer);
   for (const ParameterInfo& info : parameters) {
     const Optimizer& own = info.optimizer ? *info.optimizer : *config.optimizer;
@@ -51,44 +51,54 @@ std::vector<ParameterInfo> checked(std::vector<ParameterInfo> parameters,
   return parameters;
 }
 
-std::int64_t num_entries(const BucketPlan& plan) {
-  std::int64_t count = 0;
-  for (const BucketSpec& bucket : plan.buckets) count += std::ssize(bucket.entries);
-  return count;
-}
-
 }  // namespace
 
-AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted,
-                                           Communicator& communicator) const {
+AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted, int num_ranks,
+                                           bool is_elastic) const {
   AlgorithmSetting setting = wanted.setting();
   setting.optimizer = optimizer.get();
   setting.group_optimizers = group_optimizers;
   setting.has_own_rule = own_rule != nullptr;
   setting.stream = stream;
-  setting.num_ranks = communicator.size();
-  setting.renews = communicator.is_elastic();
+  setting.num_ranks = num_ranks;
+  setting.renews = is_elastic;
+  setting.tries_bucket_sizes = bucket_bytes == 0;
+  setting.average_buffers_every = average_buffers_every;
   return setting;
 }
 
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
-                   const BucketPlan& plan, std::vector<ParameterMemory> memory)
-    : config_(checked(std::move(config), communicator)),
+                   ParameterHost& host)
+    : config_(checked(std::move(config))),
       parameters_(checked(std::move(parameters), config_)),
+      host_(&host),
       communicator_(communicator),
       stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
       pool_(config_.num_threads),
-      policy_(config_.gradients, stream_, num_entries(plan), std::ssize(plan.buckets)),
+      policy_(config_.gradients, stream_, std::ssize(parameters_), 0),
+      planner_(config_.bucket_bytes, config_.logger),
       places_(parameters_.size()),
-      settings_(parameters_.size()),
       scope_(stream_) {
   prepare_device(stream_);
-  if (config_.begins_detached) {
-    go_alone();
-  } else {
-    make_lanes();
-  }
-  make_buckets(plan, std::move(memory));
+  if (config_.begins_detached) go_alone();
+  tell_doubt();
+}
+
+Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
+                   const BucketPlan& plan, std::vector<ParameterMemory> memory)
+    : config_(checked(std::move(config))),
+      parameters_(checked(std::move(parameters), config_)),
+      host_(nullptr),
+      communicator_(communicator),
+      stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
+      pool_(config_.num_threads),
+      policy_(config_.gradients, stream_, std::ssize(parameters_), 0),
+      planner_(config_.bucket_bytes, config_.logger),
+      places_(parameters_.size()),
+      scope_(stream_) {
+  prepare_device(stream_);
+  planner_.set_plan(plan);
+  build(config_.begins_detached, std::move(memory));
 }
 
 Pipeline::~Pipeline() = default;
@@ -122,7 +132,24 @@ void Pipeline::with_peers(const Part& part) {
   part(*alone_);
 }
 
-void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
+void Pipeline::build(bool begins_detached, std::vector<ParameterMemory> memory) {
+  AlgorithmSetting setting =
+      config_.setting(config_.exchange, communicator_.size(), communicator_.is_elastic());
+  // The topology may be that of a world that is gone; resume() brings another one.
+  if (begins_detached) setting.num_ranks = 0;
+  config_.exchange.algorithm.check(setting);
+  if (begins_detached) {
+    go_alone();
+  } else {
+    make_lanes();
+  }
+  make_buckets(std::move(memory));
+  step_.has_started = true;
+}
+
+void Pipeline::make_buckets(std::vector<ParameterMemory> memory) {
+  const BucketPlan& plan = planner_.plan();
+  policy_.set_num_buckets(std::ssize(plan.buckets));
   if (memory.size() != plan.buckets.size()) {
     throw std::logic_error("Pipeline: memory for every bucket is needed");
   }
@@ -136,8 +163,10 @@ void Pipeline::make_buckets(const BucketPlan& plan, std::vector<ParameterMemory>
     for (std::size_t e = 0; e < entries.size(); ++e) {
       const auto parameter = static_cast<std::size_t>(entries[e].parameter);
       const auto entry = static_cast<std::int64_t>(e);
-      places_[parameter] = {b, entry};
-      if (settings_[parameter]) buckets_.back().set_settings(entry, *settings_[parameter]);
+      Place& place = places_[parameter];
+      place.bucket = b;
+      place.entry = entry;
+      if (place.settings) buckets_.back().set_settings(entry, *place.settings);
     }
     first_entry += std::ssize(entries);
   }
@@ -165,11 +194,20 @@ void Pipeline::drop_algorithm() {
   lanes_->drop_lanes();
 }
 
+PipelineState Pipeline::state() const {
+  if (!step_.has_started) return PipelineState::kTracing;
+  if (!algorithm_ && !alone_) return PipelineState::kBroken;
+  if (held_.is_held()) return PipelineState::kHeld;
+  const bool inside = std::ranges::any_of(buckets_, &Bucket::has_gradients);
+  return inside ? PipelineState::kInStep : PipelineState::kReady;
+}
+
 void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
   const ScopedTimer timer(metrics_.pipeline_s);
   close_step();
   check_not_held();
-  const Place place = places_.at(static_cast<std::size_t>(parameter));
+  Place& place = places_.at(static_cast<std::size_t>(parameter));
+  place.is_offered = true;
   Bucket& bucket = buckets_[place.bucket];
   bucket.offer(place.entry, gradient);
   if (!inspect(bucket, place.entry, gradient)) {
@@ -179,15 +217,14 @@ void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
 }
 
 void Pipeline::set_settings(std::int64_t parameter, ParameterSettings settings) {
-  const auto index = static_cast<std::size_t>(parameter);
-  const Place place = places_.at(index);
-  buckets_[place.bucket].set_settings(place.entry, settings);
-  settings_[index] = std::move(settings);
+  Place& place = places_.at(static_cast<std::size_t>(parameter));
+  buckets_.at(place.bucket).set_settings(place.entry, settings);
+  place.settings = std::move(settings);
 }
 
 void Pipeline::set_num_updates(std::int64_t parameter, std::int64_t num_updates) {
-  const Place place = places_.at(static_cast<std::size_t>(parameter));
-  buckets_[place.bucket].set_num_updates(place.entry, num_updates);
+  const Place& place = places_.at(static_cast<std::size_t>(parameter));
+  buckets_.at(place.bucket).set_num_updates(place.entry, num_updates);
 }
 
 void Pipeline::advance() {
@@ -271,7 +308,7 @@ void Pipeline::apply_own_rule(std::span<Bucket> buckets) {
 }
 
 void Pipeline::send(Bucket& bucket) {
-  if (config_.after_update) config_.after_update(bucket.spec());
+  if (host_ != nullptr) host_->after_update(bucket.spec());
   with_peers([&](Algorithm& algorithm) { algorithm.after_update(bucket); });
 }
 
@@ -309,14 +346,18 @@ void Pipeline::update_deferred() {
 }
 
 void Pipeline::finish_step() {
-  const ScopedTimer timer(metrics_.pipeline_s);
-  close_step();
-  check_not_held();
-  step_.lr = config_.schedule->lr(progress_.num_updates());
-  for (Bucket& bucket : buckets_) bucket.close();
-  advance();
-  held_.count_step();
-  end_step();
+  {
+    const ScopedTimer timer(metrics_.pipeline_s);
+    forget_offered();
+    close_step();
+    check_not_held();
+    step_.lr = config_.schedule->lr(progress_.num_updates());
+    for (Bucket& bucket : buckets_) bucket.close();
+    advance();
+    held_.count_step();
+    end_step();
+  }
+  if (const auto size = planner_.next_size(communicator_)) recut(*size);
 }
 
 void Pipeline::end_step() {
@@ -336,6 +377,7 @@ void Pipeline::count_step() {
 }
 
 void Pipeline::close_step() {
+  if (!step_.has_started) return;
   if (!algorithm_ && !alone_)
     throw std::logic_error("Pipeline: an earlier replan() or switch_to() has failed");
   if (step_.failure) std::rethrow_exception(step_.failure);
@@ -392,6 +434,7 @@ void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t ste
 }
 
 void Pipeline::drain() {
+  if (!step_.has_started) return;
   if (alone_) {
     throw PeerLost({.rank = own_world_rank(communicator_), .label = {.what = "drain"}},
                    "ranks are lost, and the others have not gone on without them");
@@ -411,7 +454,7 @@ void Pipeline::drain() {
 }
 
 void Pipeline::forget_arrived() {
-  if (alone_) return;
+  if (alone_ || !step_.has_started) return;
   lanes_->forget();
   algorithm_->forget();
   step_.has_sent = false;
@@ -431,6 +474,8 @@ double Pipeline::lr() {
   close_step();
   return config_.schedule->lr(progress_.num_updates());
 }
+
+double Pipeline::last_lr() const { return step_.has_started ? step_.lr : config_.schedule->lr(0); }
 
 double Pipeline::gradient_norm() {
   close_step();

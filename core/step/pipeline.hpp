@@ -1,8 +1,13 @@
 #pragma once
-// The pipeline of a training step. Gradients arrive one by one. When the last gradient of a bucket
-// has arrived, the pipeline asks the algorithm for the blocks to mix in. Then it runs the sweep:
-// mixing, clipping and the optimizer's rule in one pass over memory. Afterwards the algorithm
-// starts the next exchange.
+// The engine that trains the parameters of one model, for every framework that has tensors.
+// Gradients arrive one by one. When the last gradient of a bucket has arrived, the pipeline asks
+// the algorithm for the blocks to mix in. Then it runs the sweep: mixing, clipping and the
+// optimizer's rule in one pass over memory. Afterwards the algorithm starts the next exchange.
+//
+// First step: the pipeline notes the order in which gradients arrive, cuts buckets
+// (bucket_planner.hpp), and has its host move the parameters into their blocks. Call arrived() for
+// each gradient, then make_plan(), then start(), then go on as in every step. A caller that has
+// buckets of its own gives them to the constructor instead.
 //
 // Protocol per step: call gradient_ready() for every parameter that has a gradient, in any order,
 // then finish_step(). finish_step() also handles the incomplete buckets: a parameter without a
@@ -10,6 +15,11 @@
 // rank, so that ranks cannot wait for one another in a circle. Every rank must make the same number
 // of steps, unless the algorithm is asynchronous, and must call drain() before the last rank
 // leaves. Under an asynchronous algorithm drain() is collective, and mixes in what has arrived.
+//
+// Collective calls, made by every rank at the same step: make_plan(), start(), finish_step(),
+// visit(), visit_row_major(), replan(), switch_to(), resume(), and the constructor with buckets.
+//
+// PipelineState says where a pipeline is; its table has what each state allows.
 //
 // To write parameters from outside: drain(), write, forget_arrived(). The next step then mixes
 // nothing, because what has arrived belongs to the old parameters.
@@ -58,8 +68,9 @@
 // exchanges, NonFiniteError for gradients (see gradient_policy.hpp), ConfigError from the
 // constructor, std::logic_error for a broken protocol.
 
+#include <cstdint>
 #include <exception>
-#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,19 +79,39 @@
 #include <vector>
 
 #include "base/host_stream.hpp"
+#include "base/log.hpp"
 #include "base/timeline.hpp"
+#include "comm/communicator.hpp"
 #include "core/algorithms/algorithm.hpp"
 #include "core/algorithms/pipeline_metrics.hpp"
 #include "core/bucket/bucket.hpp"
 #include "core/bucket/gradient_policy.hpp"
 #include "core/exchange/host_slots.hpp"
+#include "core/state/row_major_visitor.hpp"
 #include "core/step/algorithm_switch.hpp"
+#include "core/step/bucket_planner.hpp"
 #include "core/step/held_step.hpp"
+#include "core/step/parameter_host.hpp"
 #include "optim/schedule.hpp"
 
 namespace gossamer {
 
 class PeerLanes;
+
+/// Where a pipeline is. Whether ranks are lost (Pipeline::is_alone()) is another question.
+enum class PipelineState {
+  /// Before start(): there are no buckets. arrived() and make_plan() are allowed.
+  kTracing,
+  /// Between two steps.
+  kReady,
+  /// Gradients of a step have arrived, and finish_step() has not been called.
+  kInStep,
+  /// The last step has no update yet, because ranks are lost. detach(), follow() and resume() are
+  /// allowed.
+  kHeld,
+  /// A replan(), a switch_to() or a resume() has failed half way. Every step throws.
+  kBroken,
+};
 
 class Pipeline {
  public:
@@ -109,20 +140,29 @@ class Pipeline {
     /// waits for NCCL are recorded as the host sees them: as long as it takes to give the work to
     /// the stream.
     std::shared_ptr<Timeline> timeline = {};
-    /// True: the pipeline exchanges nothing before resume(). The constructor is not collective
-    /// then.
+    /// True: the pipeline exchanges nothing before resume(). The constructor with buckets is not
+    /// collective then.
     bool begins_detached = false;
-    /// Called after every update of a bucket, with the bucket's spec.
-    std::function<void(const BucketSpec&)> after_update = {};
+    /// Bytes at which a bucket closes; equal on all ranks. 0: the first steps try several sizes,
+    /// and training goes on with the one that had the shortest steps (bucket_tuner.hpp).
+    std::int64_t bucket_bytes = std::int64_t{25} * 1024 * 1024;
+    /// Steps between two means of the model's buffers, which the host makes; 0: none. Some
+    /// algorithms refuse it.
+    std::int64_t average_buffers_every = 0;
+    /// Takes warnings and news.
+    Logger logger = {};
 
-    /// What an algorithm of `wanted` is to run with, as far as this configuration and the ranks
-    /// say.
-    [[nodiscard]] AlgorithmSetting setting(const ExchangeOptions& wanted,
-                                           Communicator& communicator) const;
+    /// What an algorithm of `wanted` is to run with, as far as this configuration says.
+    /// `num_ranks`: 0 where it is not known yet. `is_elastic`: Communicator::is_elastic().
+    [[nodiscard]] AlgorithmSetting setting(const ExchangeOptions& wanted, int num_ranks,
+                                           bool is_elastic) const;
   };
 
-  /// Collective. `memory` holds the initial parameters of each bucket of the plan. `communicator`
-  /// must outlive the pipeline.
+  /// `communicator` and `host` must outlive the pipeline. The first step traces and plans.
+  Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
+           ParameterHost& host);
+  /// Collective. A pipeline whose caller has cut the buckets, and that has no host. `memory` holds
+  /// the initial parameters of each bucket of the plan.
   Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
            const BucketPlan& plan, std::vector<ParameterMemory> memory);
   /// Waits for the stream's work; drops errors.
@@ -130,13 +170,43 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
+  [[nodiscard]] PipelineState state() const;
+  /// Whether the parameters lie in buckets: start() was called, or buckets were given.
+  [[nodiscard]] bool has_started() const { return step_.has_started; }
+  [[nodiscard]] const std::vector<ParameterInfo>& parameters() const { return parameters_; }
+  /// The buckets; empty before make_plan().
+  [[nodiscard]] const BucketPlan& plan() const { return planner_.plan(); }
+  [[nodiscard]] bool has_plan() const { return planner_.has_plan(); }
+  /// Declared indices, in the order in which gradients arrived in the first step: this rank's order
+  /// before make_plan(), and the order of all ranks from then on.
+  [[nodiscard]] const std::vector<std::int64_t>& arrival_order() const { return planner_.order(); }
+  /// Throws ConfigError if an algorithm cannot run so with this configuration.
+  void check(const ExchangeOptions& wanted) const;
+
+  /// In the first step: a gradient has arrived. Each parameter once.
+  void arrived(std::int64_t parameter);
+  /// Collective. Takes one order of arrival for all ranks, and cuts buckets. A PeerLost does not
+  /// leave this call where the communicator is elastic, nor start().
+  void make_plan();
+  /// Collective. Has the parameters moved into the buckets of plan(), and makes the algorithm.
+  void start();
+  /// Whether the parameter's gradient has arrived in this step.
+  [[nodiscard]] bool is_offered(std::int64_t parameter) const {
+    return places_[static_cast<std::size_t>(parameter)].is_offered;
+  }
+  /// What is_offered() says of each parameter.
+  [[nodiscard]] std::vector<bool> offered() const;
+  /// Forgets which gradients have arrived, without a step.
+  void forget_offered();
+
   /// Tells that the gradient of a parameter has arrived. `parameter` is its declared index. The
   /// memory of `gradient` must stay until the parameter's update is done.
   void gradient_ready(std::int64_t parameter, ConstBlock gradient);
-  /// Ends the step: updates all buckets that are left.
+  /// Ends the step: updates all buckets that are left. May move the parameters into buckets of
+  /// another size, while sizes are tried.
   void finish_step();
   /// Waits for all exchanges under way and for the stream. The next step still mixes in what has
-  /// arrived.
+  /// arrived. Does nothing before start().
   void drain();
   /// Makes the next step mix nothing. Call after drain().
   void forget_arrived();
@@ -147,7 +217,17 @@ class Pipeline {
   /// they gather the states of one bucket after the other, so each rank saves all of them. Ranks,
   /// algorithm, optimizer and parameters must be the same as at saving; bucket sizes may differ.
   void visit(StateVisitor& visitor);
+  /// As visit(), in row-major order, with the order of arrival: what a checkpoint holds. `layouts`
+  /// says where the elements of the parameters lie, by name. Loading before the first step makes
+  /// the plan, and starts. Throws std::logic_error when saving before the first step.
+  void visit_row_major(StateVisitor& visitor, std::map<std::string, MemoryLayout> layouts);
 
+  /// Collective, between two steps, after start(). Goes on with buckets that close at
+  /// `bucket_bytes`, and tries no sizes.
+  void replan(std::int64_t bucket_bytes);
+  /// The step under way does not count for the choice of a size.
+  void skip_trial() { planner_.skip_trial(); }
+  [[nodiscard]] bool tries_buckets() const { return planner_.tries_sizes(); }
   /// Collective, between two steps. Drains, and replaces the buckets by the buckets of `plan`,
   /// which holds the same parameters. `memory` is for their parameters, as in the constructor; its
   /// values are overwritten. Training continues as if it had been saved, and loaded into a pipeline
@@ -157,20 +237,22 @@ class Pipeline {
   /// unusable.
   void replan(const BucketPlan& plan, std::vector<ParameterMemory> memory);
 
-  /// Collective, between two steps: goes on with another algorithm or topology; see
-  /// algorithm_switch.hpp for what stays. Buckets, codec and metrics stay as well. Throws
+  /// Collective, between two steps or before the first one: goes on with another algorithm or
+  /// topology; see algorithm_switch.hpp for what stays. Codec and metrics stay as well, and buckets
+  /// unless their sizes are tried, which begins again. Throws
   /// ConfigError on all ranks if they ask for different things or at different steps, or if the
   /// algorithm cannot run so; training may then go on as before. Throws std::logic_error inside a
   /// step, and what drain() throws. After a CommError the pipeline is unusable.
   void switch_to(const AlgorithmSwitch& to);
 
-  /// Between two steps, where ranks are lost: drops all exchanges, and what belongs to the world of
-  /// the communicator. Until resume() steps exchange nothing, and drain() throws PeerLost.
+  /// Between two steps or before the first one, where ranks are lost: drops all exchanges, and what
+  /// belongs to the world of the communicator. Until resume() steps exchange nothing, and drain()
+  /// throws PeerLost.
   void detach();
   /// After detach() and Elastic::reconfigure(), before each step that this rank lacks: the others
   /// have made `num_steps` steps.
   void follow(std::int64_t num_steps);
-  /// The last step has no update yet, because ranks are lost.
+  /// Whether state() is PipelineState::kHeld.
   [[nodiscard]] bool holds_step() const { return held_.is_held(); }
   /// Steps exchange nothing: ranks are lost, or detach() was called.
   [[nodiscard]] bool is_alone() const { return alone_ != nullptr; }
@@ -187,9 +269,10 @@ class Pipeline {
   };
   /// Collective of the ranks that are left, after detach(), Elastic::reconfigure(), and the steps
   /// that this rank lacked; and of ranks that join, whose pipelines begin detached. The algorithm
-  /// starts anew on the topology, as after switch_to(). After a PeerLost detach(), reconfigure()
-  /// and resume() follow again. Throws ConfigError, on all ranks, if the algorithm cannot run on
-  /// the topology.
+  /// starts anew on the topology, as after switch_to(). A rank that joins takes the order of
+  /// arrival from the others. After a PeerLost detach(), reconfigure() and resume() follow again.
+  /// Throws ConfigError, on all ranks, if the algorithm cannot run on the topology, or if orders of
+  /// arrival differ.
   void resume(const Resume& wanted);
 
   /// Tells what the updates of a parameter use from the next one on, in place of the schedule and
@@ -220,8 +303,8 @@ class Pipeline {
   [[nodiscard]] const Progress& progress();
   /// The learning rate of the next step. Waits like metrics().
   [[nodiscard]] double lr();
-  /// The learning rate of the last step. Never waits.
-  [[nodiscard]] double last_lr() const { return step_.lr; }
+  /// The learning rate of the last step; before start(), of the first one. Never waits.
+  [[nodiscard]] double last_lr() const;
   [[nodiscard]] Stream& stream() { return stream_; }
   /// This rank's weight in the mean of all ranks' models; 1 except in directed topologies and where
   /// ranks are asynchronous. Call it between two steps; where ranks are asynchronous, after
@@ -233,9 +316,14 @@ class Pipeline {
   [[nodiscard]] std::vector<ParameterMemory> memory() const;
 
  private:
+  /// What is known of a parameter, by declared index.
   struct Place {
     std::size_t bucket = 0;
     std::int64_t entry = 0;
+    /// The gradient has arrived in this step.
+    bool is_offered = false;
+    /// What set_settings() has told.
+    std::optional<ParameterSettings> settings = {};
   };
 
   /// What is known of the present step and of the last one.
@@ -243,6 +331,8 @@ class Pipeline {
     /// Number of buckets of this step for which gradients_ready() was called.
     std::size_t num_ready = 0;
     bool is_open = false;
+    bool has_started = false;
+    bool has_told_of_messages = false;
     /// True if the last step's exchanges are under way, or have arrived and are not forgotten.
     bool has_sent = false;
     /// The learning rate of the last step.
@@ -255,6 +345,26 @@ class Pipeline {
     std::string nonfinite = {};
   };
 
+  /// Tells the logger once that the system keeps ranks of a host from sharing memory.
+  void tell_of_messages();
+  /// Warns of options of the algorithm that are likely to ruin the run.
+  void tell_doubt() const;
+  /// Waits until no exchange is under way, and takes what others have written to the parameters.
+  void settle_parameters();
+  /// Collective. Goes on with buckets that close at `bucket_bytes`. Does nothing if they are the
+  /// present ones.
+  void recut(std::int64_t bucket_bytes);
+  /// Collective. A rank that joins takes the order of arrival from the others, and starts. Throws
+  /// ConfigError on all ranks if orders differ.
+  void agree_on_order();
+  /// Collective: resume() before the first step.
+  void resume_tracing(const Resume& wanted);
+  /// Collective: resume() of a pipeline that has started.
+  void resume_training(const Resume& wanted);
+  /// Collective: goes on with other options of exchange, after start().
+  void change_algorithm(bool averages, ExchangeOptions next);
+  /// Collective. Takes an order of arrival, cuts buckets, and starts.
+  void start_in(std::vector<std::int64_t> order);
   /// Runs a part of a step with the algorithm, or after a PeerLost with one that exchanges nothing.
   template <class Part>
   void with_peers(const Part& part);
@@ -279,8 +389,10 @@ class Pipeline {
   [[nodiscard]] Algorithm& algorithm() const { return alone_ ? *alone_ : *algorithm_; }
   /// Makes what lanes need of the communicator's world.
   void make_lanes();
-  /// Makes the buckets, and the algorithm's part for them.
-  void make_buckets(const BucketPlan& plan, std::vector<ParameterMemory> memory);
+  /// Collective, unless the pipeline begins detached: makes what trains the buckets of plan().
+  void build(bool begins_detached, std::vector<ParameterMemory> memory);
+  /// Makes the buckets of plan(), and the algorithm's part for them.
+  void make_buckets(std::vector<ParameterMemory> memory);
   void make_algorithm();
   void drop_algorithm();
   /// Throws std::logic_error if a gradient of the next step has arrived.
@@ -331,6 +443,8 @@ class Pipeline {
 
   Config config_;
   std::vector<ParameterInfo> parameters_;
+  /// Null where the caller has given the buckets.
+  ParameterHost* host_;
   Communicator& communicator_;
   InlineStream inline_stream_;
   Stream& stream_;
@@ -338,10 +452,9 @@ class Pipeline {
   Progress progress_;
   WorkerPool pool_;
   GradientPolicy policy_;
+  BucketPlanner planner_;
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;
-  /// What set_settings() has told.
-  std::vector<std::optional<ParameterSettings>> settings_;
   std::unique_ptr<PeerLanes> lanes_;
   std::unique_ptr<Algorithm> algorithm_;
   /// Takes the algorithm's place where ranks are lost.

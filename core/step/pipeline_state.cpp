@@ -75,6 +75,34 @@ void Pipeline::repeat_exchanges() {
   forget_arrived();
 }
 
+void Pipeline::visit_row_major(StateVisitor& visitor, std::map<std::string, MemoryLayout> layouts) {
+  if (!visitor.loads() && !step_.has_started) {
+    throw std::logic_error("visit() before the first step, when there is no state to save");
+  }
+  planner_.skip_trial();
+  std::vector<std::int64_t> order = planner_.visit(visitor, std::ssize(parameters_));
+  // A model that has buckets keeps them: the state is saved by parameter.
+  if (!step_.has_started) start_in(std::move(order));
+  std::int64_t is_row_major = 1;
+  visitor.number(kRowMajorName, is_row_major);
+  RowMajorVisitor rows(visitor, std::move(layouts));
+  visit(rows);
+}
+
+void Pipeline::replan(std::int64_t bucket_bytes) {
+  planner_.end_trials();
+  recut(bucket_bytes);
+}
+
+void Pipeline::recut(std::int64_t bucket_bytes) {
+  if (communicator_.is_elastic()) throw std::logic_error("replan() where ranks may be lost");
+  const BucketPlan next = planner_.cut(parameters_, bucket_bytes);
+  if (planner_.is_present(next)) return;
+  settle_parameters();
+  replan(next, host_->move_parameters(next));
+  host_->parameters_have_moved();
+}
+
 void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memory) {
   check_between_steps("replan");
   if (communicator_.is_elastic())
@@ -84,18 +112,39 @@ void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memor
   // The algorithm refers to the buckets.
   drop_algorithm();
   buckets_.clear();
-  policy_.set_num_buckets(std::ssize(plan.buckets));
-  make_buckets(plan, std::move(memory));
+  planner_.set_plan(plan);
+  make_buckets(std::move(memory));
   state.load();
   visit(state);
 }
 
+void Pipeline::check(const ExchangeOptions& wanted) const {
+  wanted.algorithm.check(config_.setting(wanted, communicator_.size(), communicator_.is_elastic()));
+}
+
 void Pipeline::switch_to(const AlgorithmSwitch& to) {
   check_between_steps("switch_to");
+  settle_parameters();
   close_step();
+  // Before the check, so that ranks which ask for different things hear of that.
   agree_on_switch(communicator_, to, progress_.num_steps);
   ExchangeOptions next = to.after(config_.exchange);
-  next.algorithm.check(config_.setting(next, communicator_));
+  check(next);
+  const bool is_other = next.algorithm.text() != config_.exchange.algorithm.text();
+  if (!step_.has_started) {
+    if (to.averages()) host_->average_parameters(1.0);
+    config_.exchange = std::move(next);
+  } else {
+    change_algorithm(to.averages(), std::move(next));
+  }
+  if (is_other) tell_doubt();
+  // Sizes of buckets are compared under one algorithm.
+  if (!planner_.tries_sizes()) return;
+  replan(BucketPlanner::first_size());
+  planner_.start_trials(config_.exchange, parameters_);
+}
+
+void Pipeline::change_algorithm(bool averages, ExchangeOptions next) {
   drain();
   const double weight = model_weight();
   if (SharedStates* const shared = algorithm_->shared_states()) {
@@ -103,7 +152,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   }
   drop_algorithm();
   for (Bucket& bucket : buckets_) bucket.drop_added_states();
-  if (to.averages()) average_ranks(weight);
+  if (averages) average_ranks(weight);
   config_.exchange = std::move(next);
   lanes_->set_topology(config_.exchange.topology);
   progress_.first_step = progress_.num_steps;
@@ -112,8 +161,8 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
 }
 
 void Pipeline::check_between_steps(std::string_view call) const {
-  const bool inside = !holds_step() && std::ranges::any_of(buckets_, &Bucket::has_gradients);
-  if (inside) throw std::logic_error(concat("Pipeline: ", call, "() inside a step"));
+  if (state() != PipelineState::kInStep) return;
+  throw std::logic_error(concat("Pipeline: ", call, "() inside a step"));
 }
 
 void Pipeline::average_ranks(double weight, double state_weight) {

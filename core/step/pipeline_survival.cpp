@@ -146,6 +146,47 @@ void Pipeline::detach() {
 
 void Pipeline::resume(const Resume& wanted) {
   if (!alone_) throw std::logic_error("Pipeline: resume() without detach()");
+  if (host_ != nullptr) {
+    agree_on_order();
+    check(wanted.to.after(config_.exchange));
+  }
+  if (step_.has_started) {
+    resume_training(wanted);
+  } else {
+    resume_tracing(wanted);
+  }
+}
+
+void Pipeline::agree_on_order() {
+  const std::string order = planner_.order_text();
+  const std::vector<std::string> digests = gather_digests(communicator_, order);
+  const std::string none = digest_of("");
+  // Rank 0 never joins where another rank has the model.
+  const bool differ = std::ranges::any_of(digests, [&](const std::string& digest) {
+    return digest != none && digest != digests.front();
+  });
+  if (differ) throw ConfigError("the ranks got their gradients in different orders");
+  std::string first = order;
+  // A rank that joins has no order yet, and takes that of rank 0.
+  if (std::ranges::count(digests, digests.front()) < std::ssize(digests)) {
+    first = communicator_.all_gather(communicator_.rank() == 0 ? order : "").front();
+  }
+  if (!step_.has_started && !first.empty()) start_in(BucketPlanner::order_of(first));
+}
+
+void Pipeline::resume_tracing(const Resume& wanted) {
+  const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
+  agree_on_switch(communicator_, wanted.to, 0);
+  ExchangeOptions next = wanted.to.after(config_.exchange);
+  check(next);
+  if (mean.num_counting < communicator_.size() || wanted.to.averages()) {
+    host_->average_parameters(mean.weight);
+  }
+  config_.exchange = std::move(next);
+  alone_.reset();
+}
+
+void Pipeline::resume_training(const Resume& wanted) {
   detach();
   const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
   const std::int64_t num_held = settle_held(wanted.joins);
@@ -153,7 +194,7 @@ void Pipeline::resume(const Resume& wanted) {
   if (mean.num_counting < communicator_.size()) to.average = true;
   agree_on_switch(communicator_, to, progress_.num_steps);
   ExchangeOptions next = to.after(config_.exchange);
-  next.algorithm.check(config_.setting(next, communicator_));
+  check(next);
   for (Bucket& bucket : buckets_) bucket.drop_added_states();
   if (to.averages()) average_ranks(mean.weight, mean.weight);
   config_.exchange = std::move(next);

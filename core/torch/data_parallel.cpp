@@ -11,7 +11,6 @@
 #include "base/text.hpp"
 #include "core/state/tensor_names.hpp"
 #include "core/torch/data_parallel_core.hpp"
-#include "core/torch/orthogonalize.hpp"
 
 namespace gossamer {
 namespace {
@@ -65,7 +64,8 @@ void check_arguments(const torch::nn::Module* module, const DataParallelOptions&
     throw ConfigError("DataParallelOptions needs an optimizer and a schedule");
   }
   if (!options.dry_run) {
-    options.check(options.exchange, num_ranks);
+    options.exchange.algorithm.check(
+        options.pipeline().setting(options.exchange, num_ranks, /*is_elastic=*/false));
   }
 }
 
@@ -105,25 +105,10 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   if (!doubt.empty()) options_.logger.warning(doubt);
   for (const NamedTensor& parameter : tensors_.trainable) check_hook_is_free(parameter);
   if (!options_.joins) broadcast_tensors(communicator_, stream(), tensors_);
-  made_on_.resize(infos.size());
-  versions_.resize(infos.size());
-  BucketedModel::Host& host = *this;
-  model_ = std::make_unique<BucketedModel>(
-      communicator_,
-      BucketedModel::Options{
-          .pipeline = {.exchange = options_.exchange,
-                       .optimizer = options_.optimizer,
-                       .group_optimizers = optimizers_of(options_.parameter_groups),
-                       .schedule = options_.schedule,
-                       .gradients = options_.gradients,
-                       .stream = &stream(),
-                       .num_threads = options_.num_threads,
-                       .orthogonalize = torch_orthogonalize,
-                       .timeline = options_.timeline},
-          .bucket_bytes = options_.bucket_bytes,
-          .logger = options_.logger},
-      std::move(infos), host);
-  if (options_.joins) model_->detach();
+  Pipeline::Config config = options_.pipeline();
+  config.stream = &stream();
+  ParameterHost& host = *this;
+  pipeline_ = std::make_unique<Pipeline>(communicator_, std::move(config), std::move(infos), host);
 }
 
 DataParallelCore::~DataParallelCore() = default;
@@ -146,36 +131,35 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
   const auto place = static_cast<std::size_t>(parameter);
   const NamedTensor& entry = tensors_.trainable[place];
   // Left behind, it would be added to the next step's gradient.
-  if (averaging_ || writing_) entry.tensor.mutable_grad().reset();
+  if (scope_ != Scope::kNone) entry.tensor.mutable_grad().reset();
   check_no_scope("backward()");
-  if (recording_) return;
+  if (recording_ == Recording::kNow) return;
   check_whole();
   if (!in_backward_) begin_backward(weak_from_this());
   if (accumulating_) return;
-  if (model_->is_offered(parameter)) {
+  if (pipeline_->is_offered(parameter)) {
     throw std::logic_error(
         concat("parameter ", entry.name, " got a second gradient in one backward pass, as happens ",
                "when two checkpointed parts use it; call set_accumulate_grad(true) before ",
                "backward() and finish_step() after it"));
   }
-  if (pipeline() != nullptr) {
+  if (pipeline_->has_started()) {
     // Autograd may run every part of a model on a stream of its own.
     offer(parameter, stream().native());
   } else {
-    model_->arrived(parameter);
+    pipeline_->arrived(parameter);
   }
 }
 
 void DataParallelCore::set_accumulate_grad(bool accumulate) { accumulating_ = accumulate; }
 
 void DataParallelCore::set_recording(bool recording) {
-  if (recording && model_->tries_buckets()) {
+  if (recording && pipeline_->tries_buckets()) {
     throw ConfigError(
         "a recorded step needs parameters that stay in their places, and bucket_bytes is 0, which "
         "moves them while sizes of buckets are tried; give the size");
   }
-  recorded_ = recorded_ || recording;
-  recording_ = recording;
+  recording_ = recording ? Recording::kNow : Recording::kDone;
 }
 
 std::vector<torch::Tensor> DataParallelCore::take_gradients() {
@@ -189,28 +173,28 @@ std::vector<torch::Tensor> DataParallelCore::take_gradients() {
 }
 
 void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
-  if (pipeline() == nullptr) throw std::logic_error("step_with() before the first backward()");
+  if (!pipeline_->has_started()) throw std::logic_error("step_with() before the first backward()");
   check_no_scope("step_with()");
   check_whole();
   begin_step();
   const auto offer_once = [&](std::int64_t parameter) {
     const torch::Tensor& gradient = gradients[static_cast<std::size_t>(parameter)];
-    if (gradient.defined() && !model_->is_offered(parameter)) {
+    if (gradient.defined() && !pipeline_->is_offered(parameter)) {
       offer(parameter, gradient);
     }
   };
   // As backward passes offer them, so that buckets get ready in their order.
-  for (const std::int64_t parameter : model_->arrival_order()) offer_once(parameter);
-  for (std::int64_t i = 0; i < std::ssize(model_->parameters()); ++i) offer_once(i);
+  for (const std::int64_t parameter : pipeline_->arrival_order()) offer_once(parameter);
+  for (std::int64_t i = 0; i < std::ssize(pipeline_->parameters()); ++i) offer_once(i);
   end_step();
-  if (model_->holds_step()) held_gradients_.assign(gradients.begin(), gradients.end());
+  if (pipeline_->holds_step()) held_gradients_.assign(gradients.begin(), gradients.end());
 }
 
 void DataParallelCore::finish_step() {
   check_no_scope("finish_step()");
   check_whole();
   begin_step();
-  if (pipeline() == nullptr && model_->arrival_order().empty()) take_declared_order();
+  if (!pipeline_->has_started() && pipeline_->arrival_order().empty()) take_declared_order();
   end_step();
 }
 
@@ -221,13 +205,13 @@ void DataParallelCore::adopt_written() {
 
 AverageScope DataParallelCore::global_average(bool average_buffers) {
   check_no_scope("global_average()");
-  model_->skip_trial();
+  pipeline_->skip_trial();
   return {shared_from_this(), average_buffers};
 }
 
 WriteScope DataParallelCore::write_parameters() {
   check_no_scope("write_parameters()");
-  model_->skip_trial();
+  pipeline_->skip_trial();
   return WriteScope(shared_from_this());
 }
 
@@ -235,12 +219,12 @@ void DataParallelCore::replan(std::int64_t bucket_bytes) {
   check_no_scope("replan()");
   check_whole();
   if (bucket_bytes <= 0) throw std::logic_error("replan(): bucket_bytes must be more than 0");
-  if (pipeline() == nullptr) throw std::logic_error("replan() before the first step");
+  if (!pipeline_->has_started()) throw std::logic_error("replan() before the first step");
   if (in_backward_) throw std::logic_error("replan() inside a backward pass");
-  if (recorded_) {
+  if (recording_ != Recording::kNever) {
     throw std::logic_error("replan() would move parameters that a recorded step reads");
   }
-  model_->replan(bucket_bytes);
+  pipeline_->replan(bucket_bytes);
 }
 
 AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_buffers)
@@ -257,7 +241,7 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
     return std::make_unique<ModelAverage>(core_->communicator_, core_->stream(), std::move(memory),
                                           weight);
   };
-  parameters_ = average(core_->parameter_memory(), core_->model().model_weight());
+  parameters_ = average(core_->parameter_memory(), core_->pipeline_->model_weight());
   distance_ = parameters_->distance();
   try {
     if (average_buffers) buffers_ = average(core_->buffer_memory(), 1.0);
@@ -267,7 +251,7 @@ AverageScope::AverageScope(std::shared_ptr<DataParallelCore> core, bool average_
     throw;
   }
   core_->bump_versions();
-  core_->averaging_ = true;
+  core_->scope_ = DataParallelCore::Scope::kAverage;
 }
 
 AverageScope::AverageScope(AverageScope&& other) noexcept
@@ -279,8 +263,8 @@ AverageScope::AverageScope(AverageScope&& other) noexcept
 
 void AverageScope::keep() {
   if (!core_) return;
-  if (core_->pipeline() != nullptr) core_->pipeline()->forget_arrived();
-  core_->averaging_ = false;
+  core_->pipeline_->forget_arrived();
+  core_->scope_ = DataParallelCore::Scope::kNone;
   core_.reset();
 }
 
@@ -296,7 +280,7 @@ AverageScope::~AverageScope() {
     core_->options_.logger.error(concat("the rank's own model is not restored: ", error.what()));
   }
   core_->bump_versions();
-  core_->averaging_ = false;
+  core_->scope_ = DataParallelCore::Scope::kNone;
 }
 
 }  // namespace gossamer

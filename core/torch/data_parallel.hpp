@@ -21,7 +21,7 @@
 // under way.
 //
 // Memory: the first backward() traces the order in which gradients arrive, takes one order for all
-// ranks (BucketedModel), cuts buckets, and moves the parameters into contiguous blocks. A tensor
+// ranks (BucketPlanner), cuts buckets, and moves the parameters into contiguous blocks. A tensor
 // that shared memory with a parameter before (such as a p.data() that the caller has kept) stays
 // with the old memory. If a parameter is given other memory later (torch::load,
 // vector_to_parameters, set_data), the next step moves it back into its block, with its new values.
@@ -123,43 +123,20 @@ class DecentralizedDataParallel {
   void detach() { core_->detach(); }
   /// Makes up for a step that this rank lacks; see Pipeline::follow().
   void follow(std::int64_t num_steps) { core_->follow(num_steps); }
-  /// Whether the last step is held; see Pipeline::holds_step(). The parameters have no gradients
-  /// meanwhile. A backward() then throws PeerLost.
-  [[nodiscard]] bool holds_step() const { return core_->model().holds_step(); }
   /// Collective, as Pipeline::resume(): after detach(), Elastic::reconfigure(), follow() and the
   /// steps that this rank lacked; or on a new wrapper that joins (DataParallelOptions::joins).
   /// Buffers follow as in switch_to(), and who joins gets all tensors of the model.
   void resume(const Pipeline::Resume& wanted) { core_->resume(wanted); }
-  /// True while the first steps try sizes of buckets.
-  [[nodiscard]] bool tries_buckets() const { return core_->model().tries_buckets(); }
-
-  /// Sets the factor that gradients are multiplied by before clipping and update, from the next
-  /// step on: 1/S for a loss that was multiplied by S. With GradientOptions::nonfinite = kSkip a
-  /// gradient scaler needs nothing else: if progress().num_skipped has grown, all ranks have
-  /// skipped the last step, and S must shrink.
-  void set_gradient_scale(double scale) { core_->model().set_gradient_scale(scale); }
+  /// The engine, for what it knows of the training: metrics(), progress(), lr(), last_lr(),
+  /// model_weight(), plan(), parameters(), holds_step(), tries_buckets(), host_sharing(). Steps,
+  /// moves and switches go through this wrapper. set_gradient_scale() may be called: it sets the
+  /// factor that gradients are multiplied by before clipping and update, 1/S for a loss that was
+  /// multiplied by S. With GradientOptions::nonfinite = kSkip a gradient scaler needs nothing else:
+  /// if progress().num_skipped has grown, all ranks have skipped the last step, and S must shrink.
+  [[nodiscard]] Pipeline& engine() const { return core_->engine(); }
 
   /// For GraphedStep.
   [[nodiscard]] const std::shared_ptr<DataParallelCore>& core() const { return core_; }
-
-  /// Sums over the steps so far. Waits until it is known how the last step ended.
-  [[nodiscard]] const PipelineMetrics& metrics() const { return core_->model().metrics(); }
-  /// Numbers of steps so far. Waits like metrics().
-  [[nodiscard]] const Progress& progress() const { return core_->model().progress(); }
-  /// The learning rate of the next step. Waits like metrics().
-  [[nodiscard]] double lr() const { return core_->model().lr(); }
-  /// The learning rate of the last step. Never waits, unlike lr().
-  [[nodiscard]] double last_lr() const { return core_->model().last_lr(); }
-  /// This rank's weight in the mean of all ranks' models, as in Pipeline; 1 before the first step.
-  [[nodiscard]] double model_weight() const { return core_->model().model_weight(); }
-  /// How the ranks of a host read each other's blocks, as in Pipeline.
-  [[nodiscard]] HostSharing host_sharing() const { return core_->model().host_sharing(); }
-  /// The buckets; empty before the first step.
-  [[nodiscard]] const BucketPlan& plan() const { return core_->model().plan(); }
-  /// The trainable parameters, in declared order.
-  [[nodiscard]] const std::vector<ParameterInfo>& parameter_infos() const {
-    return core_->model().parameters();
-  }
 
  private:
   std::shared_ptr<ModuleType> module_;

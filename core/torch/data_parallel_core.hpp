@@ -20,7 +20,7 @@
 #include "base/timeline.hpp"
 #include "comm/communicator.hpp"
 #include "core/bucket/model_average.hpp"
-#include "core/step/bucketed_model.hpp"
+#include "core/step/pipeline.hpp"
 #include "core/torch/parameters.hpp"
 #include "core/torch/torch_stream.hpp"
 
@@ -68,8 +68,8 @@ struct DataParallelOptions {
   /// Takes the wrapper's warnings.
   Logger logger = {};
 
-  /// Throws ConfigError if an algorithm cannot run so under these options.
-  void check(const ExchangeOptions& wanted, int num_ranks) const;
+  /// The configuration of the pipeline.
+  [[nodiscard]] Pipeline::Config pipeline() const;
 };
 
 class DataParallelCore;
@@ -128,7 +128,7 @@ class WriteScope {
 /// The part of DecentralizedDataParallel that does not depend on the module's type. Public
 /// functions without a comment are documented there.
 class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
-                         private BucketedModel::Host {
+                         private ParameterHost {
  public:
   /// Collective. Like the constructor of DecentralizedDataParallel.
   static std::shared_ptr<DataParallelCore> create(std::shared_ptr<torch::nn::Module> module,
@@ -153,8 +153,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   void resume(const Pipeline::Resume& wanted);
   /// All tensors of the model, with shapes and types, one line each.
   [[nodiscard]] std::string description() const { return describe(tensors_); }
-  /// The parameters in their buckets. Steps, moves and switches go through the functions above.
-  [[nodiscard]] BucketedModel& model() const { return *model_; }
+  /// The engine. Steps, moves and switches go through the functions above.
+  [[nodiscard]] Pipeline& engine() const { return *pipeline_; }
 
   /// For GraphedStep. While recording is on, backward() leaves gradients where they are and makes
   /// no step.
@@ -202,13 +202,14 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   void take_declared_order();
   void end_step();
 
-  // BucketedModel::Host.
+  // ParameterHost.
 
   std::vector<ParameterMemory> move_parameters(const BucketPlan& plan) override;
   void parameters_have_moved() override;
   void settle_parameters() override;
   /// Drops the gradients of the bucket, and notes its new versions.
   void after_update(const BucketSpec& spec) override;
+  void average_parameters(double weight) override;
 
   /// Throws std::logic_error inside a step.
   void check_between_steps(std::string_view call) const;
@@ -238,8 +239,6 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   void warn_of_untrained();
   void note_version(std::size_t parameter);
 
-  /// Null before the first step.
-  [[nodiscard]] Pipeline* pipeline() const { return model_->pipeline(); }
   /// The memory that an average of the model works on.
   [[nodiscard]] std::vector<ParameterMemory> parameter_memory();
   [[nodiscard]] std::vector<ParameterMemory> buffer_memory();
@@ -249,8 +248,33 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   /// thread has given to LibTorch.
   [[nodiscard]] Stream& stream();
 
-  // The vectors below have one element for each trainable parameter, by declared index, unless
-  // their comment says otherwise.
+  /// What is known of a trainable parameter.
+  struct Place {
+    /// The native handle of the stream on which the gradient was made.
+    const void* made_on = nullptr;
+    /// A tensor on the parameter's own memory: the memory that it was wrapped with, later its part
+    /// of a block. A call that rebinds the parameter (such as torch::load) leaves this memory
+    /// behind.
+    torch::Tensor home;
+    /// LibTorch's version counter of the parameter after the pipeline last wrote it.
+    std::int64_t version = 0;
+  };
+  /// The scope that is open.
+  enum class Scope { kNone, kAverage, kWrite };
+  /// Whether a GraphedStep records passes.
+  enum class Recording {
+    kNever,
+    kNow,
+    /// A pass has been recorded, so the parameters must stay where they are.
+    kDone,
+  };
+  /// The warnings that have been given.
+  struct Warnings {
+    bool of_writing = false;
+    bool of_untrained = false;
+    /// Pipeline::offered() at the last search of warn_of_untrained().
+    std::vector<bool> last_offered = {};
+  };
 
   std::shared_ptr<torch::nn::Module> module_;
   Communicator& communicator_;
@@ -258,14 +282,9 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   ModuleTensors tensors_;
   InlineStream inline_stream_;
   /// Declared after the stream, because its destructor waits for the stream.
-  std::unique_ptr<BucketedModel> model_;
-  /// The native handle of the stream on which the gradient was made.
-  std::vector<const void*> made_on_;
-  /// A tensor on the parameter's own memory: the memory that it was wrapped with, later its part of
-  /// a block. A call that rebinds the parameter (such as torch::load) leaves this memory behind.
-  std::vector<torch::Tensor> homes_;
-  /// LibTorch's version counter of the parameter after the pipeline last wrote it.
-  std::vector<std::int64_t> versions_;
+  std::unique_ptr<Pipeline> pipeline_;
+  /// By declared index of the trainable parameters.
+  std::vector<Place> places_;
   bool accumulating_ = false;
   /// Backward passes of this step, the current one included.
   std::int64_t num_passes_ = 0;
@@ -273,21 +292,13 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   std::vector<torch::Tensor> held_gradients_;
   /// Steps so far; counted only if average_buffers_every is set.
   std::int64_t num_steps_ = 0;
-  bool recording_ = false;
-  /// A pass has been recorded, so the parameters must stay where they are.
-  bool recorded_ = false;
-  /// An AverageScope is open.
-  bool averaging_ = false;
-  /// A WriteScope is open.
-  bool writing_ = false;
+  Recording recording_ = Recording::kNever;
+  Scope scope_ = Scope::kNone;
   /// A WriteScope has been open since the last step.
   bool was_open_ = false;
   /// Nothing is in flight: no step has begun since the last drain().
   bool quiet_ = true;
-  bool warned_of_writing_ = false;
-  bool warned_of_untrained_ = false;
-  /// offered_ at the last search of warn_of_untrained().
-  std::vector<bool> last_offered_;
+  Warnings warnings_;
   /// The callback for the end of the backward pass is queued.
   bool in_backward_ = false;
   /// Expires when that callback is released.

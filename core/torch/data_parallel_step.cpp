@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "core/torch/backward_end.hpp"
 #include "core/torch/data_parallel_core.hpp"
+#include "core/torch/orthogonalize.hpp"
 #include "core/torch/torch_stream.hpp"
 
 namespace gossamer {
@@ -22,15 +23,20 @@ const void* const kElsewhere = &kNoStream;
 
 }  // namespace
 
-void DataParallelOptions::check(const ExchangeOptions& wanted, int num_ranks) const {
-  AlgorithmSetting setting = wanted.setting();
-  setting.optimizer = optimizer.get();
-  setting.group_optimizers = optimizers_of(parameter_groups);
-  setting.stream = stream;
-  setting.num_ranks = num_ranks;
-  setting.tries_bucket_sizes = bucket_bytes == 0;
-  setting.average_buffers_every = average_buffers_every;
-  wanted.algorithm.check(setting);
+Pipeline::Config DataParallelOptions::pipeline() const {
+  return {.exchange = exchange,
+          .optimizer = optimizer,
+          .group_optimizers = optimizers_of(parameter_groups),
+          .schedule = schedule,
+          .gradients = gradients,
+          .stream = stream,
+          .num_threads = num_threads,
+          .orthogonalize = torch_orthogonalize,
+          .timeline = timeline,
+          .begins_detached = joins,
+          .bucket_bytes = bucket_bytes,
+          .average_buffers_every = average_buffers_every,
+          .logger = logger};
 }
 
 Stream& DataParallelCore::stream() {
@@ -49,7 +55,7 @@ void DataParallelCore::check_whole() const {
 
 void DataParallelCore::begin_backward(const std::weak_ptr<DataParallelCore>& core) {
   // Before a gradient is added to anything.
-  if (pipeline() != nullptr) pipeline()->check_not_held();
+  if (pipeline_->has_started()) pipeline_->check_not_held();
   in_backward_ = true;
   ++num_passes_;
   if (!accumulating_) begin_step();
@@ -80,26 +86,26 @@ void DataParallelCore::offer(std::int64_t parameter, const void* native) {
     const torch::NoGradGuard no_grad;
     grad.div_(num_passes_);
   }
-  made_on_[static_cast<std::size_t>(parameter)] = native;
+  places_[static_cast<std::size_t>(parameter)].made_on = native;
   offer(parameter, grad);
 }
 
 void DataParallelCore::offer(std::int64_t parameter, const torch::Tensor& grad) {
-  model_->offer(parameter, block_of_tensor(grad));
+  pipeline_->gradient_ready(parameter, block_of_tensor(grad));
 }
 
 /// Parameters whose gradient came in an earlier micro-batch only fire no hook in the last one.
 void DataParallelCore::offer_rest() {
   for (std::int64_t i = 0; i < std::ssize(tensors_.trainable); ++i) {
     const torch::Tensor& parameter = tensors_.trainable[static_cast<std::size_t>(i)].tensor;
-    if (!model_->is_offered(i) && parameter.grad().defined()) offer(i, kElsewhere);
+    if (!pipeline_->is_offered(i) && parameter.grad().defined()) offer(i, kElsewhere);
   }
 }
 
 void DataParallelCore::take_declared_order() {
   for (std::int64_t i = std::ssize(tensors_.trainable) - 1; i >= 0; --i) {
     const torch::Tensor& parameter = tensors_.trainable[static_cast<std::size_t>(i)].tensor;
-    if (parameter.grad().defined()) model_->arrived(i);
+    if (parameter.grad().defined()) pipeline_->arrived(i);
   }
 }
 
@@ -113,7 +119,7 @@ std::vector<ParameterMemory> DataParallelCore::move_parameters(const BucketPlan&
 
 void DataParallelCore::parameters_have_moved() {
   note_homes();
-  for (std::size_t i = 0; i < versions_.size(); ++i) note_version(i);
+  for (std::size_t i = 0; i < places_.size(); ++i) note_version(i);
   // After a change of buckets the exchanges of the last step are repeated.
   quiet_ = false;
 }
@@ -121,6 +127,10 @@ void DataParallelCore::parameters_have_moved() {
 void DataParallelCore::settle_parameters() {
   adopt();
   drain();
+}
+
+void DataParallelCore::average_parameters(double weight) {
+  ModelAverage(communicator_, stream(), parameter_memory(), weight);
 }
 
 void DataParallelCore::check_between_steps(std::string_view call) const {
@@ -132,13 +142,7 @@ void DataParallelCore::check_between_steps(std::string_view call) const {
 
 void DataParallelCore::switch_to(const AlgorithmSwitch& to) {
   check_between_steps("switch_to()");
-  model_->switch_to(
-      to,
-      [this](const ExchangeOptions& next) {
-        options_.check(next, communicator_.size());
-        options_.exchange = next;
-      },
-      [this] { ModelAverage(communicator_, stream(), parameter_memory()); });
+  pipeline_->switch_to(to);
   if (!to.averages()) return;
   average_buffers();
   bump_versions();
@@ -149,7 +153,7 @@ void DataParallelCore::after_update(const BucketSpec& spec) {
     const auto place = static_cast<std::size_t>(entry.parameter);
     const torch::Tensor& parameter = tensors_.trainable[place].tensor;
     if (options_.stream != nullptr && parameter.grad().defined() &&
-        made_on_[place] != options_.stream->native()) {
+        places_[place].made_on != options_.stream->native()) {
       // Its memory would be used again on the stream where it was made, which does not wait for the
       // sweep.
       options_.stream->keep_for_current(parameter.grad());
@@ -162,13 +166,13 @@ void DataParallelCore::after_update(const BucketSpec& spec) {
 }
 
 void DataParallelCore::end_step() {
-  if (!model_->has_plan()) {
-    model_->make_plan();
-    if (!options_.dry_run) model_->start();
+  if (!pipeline_->has_plan()) {
+    pipeline_->make_plan();
+    if (!options_.dry_run) pipeline_->start();
   }
   if (options_.dry_run) {
     num_passes_ = 0;
-    model_->forget_offered();
+    pipeline_->forget_offered();
     for (const NamedTensor& entry : tensors_.trainable) entry.tensor.mutable_grad().reset();
     return;
   }
@@ -176,13 +180,13 @@ void DataParallelCore::end_step() {
   static_cast<void>(stream());
   offer_rest();
   warn_of_untrained();
-  model_->finish_step();
+  pipeline_->finish_step();
   num_passes_ = 0;
   // No later pass shall add to them.
-  if (model_->holds_step()) held_gradients_ = take_gradients();
+  if (pipeline_->holds_step()) held_gradients_ = take_gradients();
   const std::int64_t every = options_.average_buffers_every;
   // The others are elsewhere while this rank makes steps alone.
-  if (every == 0 || ++num_steps_ % every != 0 || pipeline()->is_alone()) return;
+  if (every == 0 || ++num_steps_ % every != 0 || pipeline_->is_alone()) return;
   try {
     average_buffers();
   } catch (const PeerLost&) {
@@ -197,7 +201,7 @@ void DataParallelCore::average_buffers(double weight) {
 }
 
 std::vector<ParameterMemory> DataParallelCore::parameter_memory() {
-  if (model_->pipeline() != nullptr) return model_->pipeline()->memory();
+  if (pipeline_->has_started()) return pipeline_->memory();
   return averaged_memory(tensors_.trainable, stream());
 }
 
@@ -215,7 +219,7 @@ void DataParallelCore::bump_versions() {
 }
 
 void DataParallelCore::note_version(std::size_t parameter) {
-  versions_[parameter] = tensors_.trainable[parameter].tensor._version();
+  places_[parameter].version = tensors_.trainable[parameter].tensor._version();
 }
 
 }  // namespace gossamer

@@ -7,13 +7,13 @@ namespace gossamer {
 
 void DataParallelCore::detach() {
   check_between_steps("detach()");
-  model_->detach();
+  pipeline_->detach();
 }
 
 void DataParallelCore::follow(std::int64_t num_steps) {
   check_between_steps("follow()");
-  model_->follow(num_steps);
-  if (!model_->holds_step()) held_gradients_.clear();
+  pipeline_->follow(num_steps);
+  if (!pipeline_->holds_step()) held_gradients_.clear();
 }
 
 void DataParallelCore::resume(const Pipeline::Resume& wanted) {
@@ -21,14 +21,8 @@ void DataParallelCore::resume(const Pipeline::Resume& wanted) {
   agree(communicator_, "their models", describe(tensors_));
   const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
   const bool some_join = mean.num_counting < communicator_.size();
-  model_->resume(
-      wanted,
-      [this](const ExchangeOptions& next) {
-        options_.check(next, communicator_.size());
-        options_.exchange = next;
-      },
-      [this](double weight) { ModelAverage(communicator_, stream(), parameter_memory(), weight); });
-  if (!model_->holds_step()) held_gradients_.clear();
+  pipeline_->resume(wanted);
+  if (!pipeline_->holds_step()) held_gradients_.clear();
   if (some_join) copy_unaveraged();
   if (some_join || wanted.to.averages()) average_buffers(mean.weight);
   quiet_ = true;

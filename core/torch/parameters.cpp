@@ -235,15 +235,9 @@ bool is_averaged(const NamedTensor& buffer) {
 std::vector<ParameterMemory> averaged_memory(std::span<const NamedTensor> tensors, Stream& stream) {
   std::vector<ParameterMemory> memory;
   for (const NamedTensor& entry : tensors) {
-    const Block block = block_of_tensor(entry.tensor);
-    const Buffer own(std::make_shared<torch::Tensor>(entry.tensor), block);
-    if (master_of(block.dtype) == block.dtype) {
-      memory.push_back({.parameters = own});
-      continue;
-    }
-    const Buffer master = stream.allocate(block.numel, master_of(block.dtype));
-    enqueue_convert(stream, master.block(), block);
-    memory.push_back({.parameters = master, .rounded = own});
+    memory.push_back(memory_of_tensor(
+        Buffer(std::make_shared<torch::Tensor>(entry.tensor), block_of_tensor(entry.tensor)),
+        stream));
   }
   return memory;
 }

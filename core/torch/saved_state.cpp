@@ -39,8 +39,8 @@ void DataParallelCore::visit(StateVisitor& visitor) {
   check_no_scope("visit()");
   check_whole();
   static_cast<void>(stream());
-  if (!visitor.loads() && pipeline() != nullptr) adopt();
-  model_->visit(visitor, layouts_of(tensors_.trainable));
+  if (!visitor.loads() && pipeline_->has_started()) adopt();
+  pipeline_->visit_row_major(visitor, layouts_of(tensors_.trainable));
   visitor.number("run/buffer_steps", num_steps_);
   for (const NamedTensor& entry : tensors_.frozen) visit_tensor(visitor, entry);
   for (const NamedTensor& entry : tensors_.buffers) visit_tensor(visitor, entry);

@@ -43,15 +43,16 @@ bool differ(ConstBlock master, const torch::Tensor& parameter) {
 }  // namespace
 
 void DataParallelCore::note_homes() {
-  homes_.clear();
-  // With version counters of their own: writing them is not writing the parameter.
-  for (const NamedTensor& entry : tensors_.trainable)
-    homes_.push_back(entry.tensor.variable_data());
+  places_.resize(tensors_.trainable.size());
+  // The homes have version counters of their own: writing them is not writing the parameter.
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    places_[i].home = tensors_.trainable[i].tensor.variable_data();
+  }
 }
 
 bool DataParallelCore::is_home(std::size_t parameter) const {
   const NamedTensor& entry = tensors_.trainable[parameter];
-  const torch::Tensor& home = homes_[parameter];
+  const torch::Tensor& home = places_[parameter].home;
   if (!same_kind(entry.tensor, home)) {
     throw ConfigError(concat("parameter ", entry.name, " was ", text_of(home),
                              " when the model was wrapped and is ", text_of(entry.tensor),
@@ -62,47 +63,47 @@ bool DataParallelCore::is_home(std::size_t parameter) const {
 }
 
 bool DataParallelCore::is_written(std::size_t parameter) const {
-  return tensors_.trainable[parameter].tensor._version() != versions_[parameter];
+  return tensors_.trainable[parameter].tensor._version() != places_[parameter].version;
 }
 
 void DataParallelCore::drain() {
   static_cast<void>(stream());
-  if (pipeline() == nullptr) return;
+  if (!pipeline_->has_started()) return;
   const bool in_flight = !quiet_ && communicator_.size() > 1;
-  for (std::size_t i = 0; in_flight && i < homes_.size(); ++i) {
+  for (std::size_t i = 0; in_flight && i < places_.size(); ++i) {
     if (!is_home(i) || !is_written(i)) continue;
-    throw std::logic_error(
-        concat("rank ", own_world_rank(communicator_), ": parameter ", model_->parameters()[i].name,
-               " was written while its exchange may have been in flight, so that a peer may have ",
-               "got half of it; write parameters in the scope of write_parameters()"));
+    throw std::logic_error(concat(
+        "rank ", own_world_rank(communicator_), ": parameter ", pipeline_->parameters()[i].name,
+        " was written while its exchange may have been in flight, so that a peer may have ",
+        "got half of it; write parameters in the scope of write_parameters()"));
   }
-  pipeline()->drain();
+  pipeline_->drain();
   quiet_ = true;
 }
 
 void DataParallelCore::adopt() {
-  std::vector<bool> written(homes_.size());
+  std::vector<bool> written(places_.size());
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < homes_.size(); ++i) {
-    written[i] = !is_home(i) || (pipeline() != nullptr && is_written(i));
-    if (written[i]) names.push_back(model_->parameters()[i].name);
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    written[i] = !is_home(i) || (pipeline_->has_started() && is_written(i));
+    if (written[i]) names.push_back(pipeline_->parameters()[i].name);
   }
   const bool announced = std::exchange(was_open_, false);
   if (names.empty() && !announced) return;
   // Draining again may be collective, and a write without a scope is this rank's own.
   if (!quiet_) drain();
-  if (pipeline() != nullptr) pipeline()->forget_arrived();
+  pipeline_->forget_arrived();
   const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < homes_.size(); ++i) {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
     torch::Tensor parameter = tensors_.trainable[i].tensor;
     if (!written[i] || is_home(i)) continue;
     // A copy, because the new memory may overlap the old one.
-    homes_[i].copy_(parameter.detach().clone());
-    parameter.set_data(homes_[i]);
+    places_[i].home.copy_(parameter.detach().clone());
+    parameter.set_data(places_[i].home);
   }
-  if (pipeline() == nullptr) return;
+  if (!pipeline_->has_started()) return;
   write_masters(written, announced);
-  if (announced || std::exchange(warned_of_writing_, true)) return;
+  if (announced || std::exchange(warnings_.of_writing, true)) return;
   options_.logger.warning(
       concat("parameters were written outside of write_parameters(): ", list_of(std::move(names)),
              "; training goes on from what was written, and this rank's next step mixes nothing"));
@@ -110,14 +111,14 @@ void DataParallelCore::adopt() {
 
 /// `everywhere`: parameters that show no sign of writing are compared with their master copies.
 void DataParallelCore::write_masters(const std::vector<bool>& written, bool everywhere) {
-  for (const Bucket& bucket : pipeline()->buckets()) {
+  for (const Bucket& bucket : pipeline_->buckets()) {
     const Block rounded = bucket.model_memory().rounded.block();
     for (const BucketEntry& entry : bucket.spec().entries) {
       const auto place = static_cast<std::size_t>(entry.parameter);
-      const std::int64_t numel = model_->parameters()[place].numel();
+      const std::int64_t numel = pipeline_->parameters()[place].numel();
       const Block part = part_of(bucket.parameters().block(), entry.offset, numel);
       if (bucket.spec().has_master() &&
-          (written[place] || (everywhere && differ(part, homes_[place])))) {
+          (written[place] || (everywhere && differ(part, places_[place].home)))) {
         enqueue_convert(stream(), part, part_of(rounded, entry.offset, numel));
       }
       note_version(place);
@@ -126,12 +127,12 @@ void DataParallelCore::write_masters(const std::vector<bool>& written, bool ever
 }
 
 void DataParallelCore::check_no_scope(std::string_view call) const {
-  if (averaging_) {
+  if (scope_ == Scope::kAverage) {
     throw std::logic_error(
         concat(call, " inside the scope of global_average(), where the model is the mean of all ",
                "ranks; let the AverageScope end first, and evaluate under torch::NoGradGuard"));
   }
-  if (writing_) {
+  if (scope_ == Scope::kWrite) {
     throw std::logic_error(
         concat(call, " inside the scope of write_parameters(); let the WriteScope end first"));
   }
@@ -140,8 +141,9 @@ void DataParallelCore::check_no_scope(std::string_view call) const {
 void DataParallelCore::warn_of_untrained() {
   const bool unfrozen = std::ranges::any_of(
       tensors_.frozen, [](const NamedTensor& entry) { return entry.tensor.requires_grad(); });
-  if (warned_of_untrained_ || (!unfrozen && model_->offered() == last_offered_)) return;
-  last_offered_ = model_->offered();
+  if (warnings_.of_untrained || (!unfrozen && pipeline_->offered() == warnings_.last_offered))
+    return;
+  warnings_.last_offered = pipeline_->offered();
   const auto is_known = [this](const NamedTensor& found) {
     return std::ranges::any_of(tensors_.trainable, [&found](const NamedTensor& known) {
       return known.tensor.is_same(found.tensor);
@@ -152,7 +154,7 @@ void DataParallelCore::warn_of_untrained() {
     if (!is_known(entry)) names.push_back(entry.name);
   }
   if (names.empty()) return;
-  warned_of_untrained_ = true;
+  warnings_.of_untrained = true;
   options_.logger.warning(
       concat("these parameters require gradients now, but did not require them or did not exist ",
              "when the model was wrapped: ", list_of(std::move(names)),
@@ -163,15 +165,15 @@ void DataParallelCore::warn_of_untrained() {
 WriteScope::WriteScope(std::shared_ptr<DataParallelCore> core) : core_(std::move(core)) {
   core_->adopt();
   core_->drain();
-  if (core_->pipeline() != nullptr) core_->pipeline()->forget_arrived();
-  core_->writing_ = true;
+  core_->pipeline_->forget_arrived();
+  core_->scope_ = DataParallelCore::Scope::kWrite;
 }
 
 WriteScope::WriteScope(WriteScope&& other) noexcept : core_(std::move(other.core_)) {}
 
 WriteScope::~WriteScope() {
   if (!core_) return;
-  core_->writing_ = false;
+  core_->scope_ = DataParallelCore::Scope::kNone;
   core_->was_open_ = true;
 }
 

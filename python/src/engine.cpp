@@ -59,42 +59,42 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
                        .owner = nullptr});
   }
   const Options root = given_options(options);
-  BucketedModel::Options read = read_engine_options(root, session_->world());
-  if (!session_->shares_memory()) read.pipeline.exchange.shares_memory = false;
+  Pipeline::Config read = read_engine_options(root, session_->world());
+  if (!session_->shares_memory()) read.exchange.shares_memory = false;
   if (root.has("adaptive_factor")) {
     adaptive_factor_ =
         std::make_shared<ChangingFactor>(root.number("adaptive_factor", {.min = 0.0, .max = 1.0}));
-    auto& topology = read.pipeline.exchange.topology;
+    auto& topology = read.exchange.topology;
     topology = with_edge_weights(topology, adaptive_factor(adaptive_factor_));
   }
   logger_ = read.logger;
   const WireChoice wires = read_wire_choice(root.section("device"));
-  read.pipeline.schedule = schedule_;
+  read.schedule = schedule_;
   if (rule_.is_none()) {
-    read.pipeline.optimizer = read_optimizer(optimizer);
+    read.optimizer = read_optimizer(optimizer);
   } else {
-    read.pipeline.own_rule = [this](std::span<const OwnRuleStep> steps) { apply_rule(steps); };
-    read.pipeline.rule_sees_whole_step = root.flag("rule_sees_whole_step", false);
+    read.own_rule = [this](std::span<const OwnRuleStep> steps) { apply_rule(steps); };
+    read.rule_sees_whole_step = root.flag("rule_sees_whole_step", false);
   }
-  is_asynchronous_ = read.pipeline.exchange.algorithm.entry().asynchronous();
-  if (is_asynchronous_ && read.pipeline.rule_sees_whole_step) {
+  is_asynchronous_ = read.exchange.algorithm.entry().asynchronous();
+  if (is_asynchronous_ && read.rule_sees_whole_step) {
     // Each bucket has its own share of the ranks' weight, and the rule has one learning rate.
     read.bucket_bytes = std::numeric_limits<std::int64_t>::max();
   }
   if (auto timeline = read_timeline(root, is_asynchronous_)) {
     timeline_.emplace(session_->communicator(), std::move(*timeline));
-    read.pipeline.timeline = timeline_->timeline();
+    read.timeline = timeline_->timeline();
   }
   root.reject_unknown();
   stream_ = make_framework_stream(gpu);
-  read.pipeline.stream = stream_.get();
+  read.stream = stream_.get();
   {
     const nb::gil_scoped_release free;
     communicator_ = &session_->wires(device, wires, logger_).communicator();
   }
-  const ExchangeOptions exchange = read.pipeline.exchange;
-  BucketedModel::Host& host = *this;
-  model_ = std::make_unique<BucketedModel>(*communicator_, std::move(read), std::move(infos), host);
+  const ExchangeOptions exchange = read.exchange;
+  ParameterHost& host = *this;
+  model_ = std::make_unique<Pipeline>(*communicator_, std::move(read), std::move(infos), host);
   model_->check(exchange);
 }
 
@@ -133,6 +133,14 @@ std::vector<ParameterMemory> Engine::move_parameters(const BucketPlan& plan) {
   return memory;
 }
 
+void Engine::average_parameters(double weight) {
+  std::vector<ParameterMemory> memory;
+  for (const Place& place : places_) {
+    memory.push_back(memory_of_tensor(Buffer(place.owner, place.block), *stream_));
+  }
+  ModelAverage(*communicator_, *stream_, std::move(memory), weight);
+}
+
 void Engine::follow(std::uintptr_t stream) {
   if (stream_) stream_->follow(pointer_to(stream));
 }
@@ -142,7 +150,7 @@ std::int64_t Engine::gradient_ready(std::int64_t parameter, std::uintptr_t addre
   const Block& own = places_.at(place).block;
   const void* const data = pointer_to(address);
   offered_[place] = data;
-  model().offer(parameter, {data, own.numel, own.dtype, own.device});
+  model().gradient_ready(parameter, {data, own.numel, own.dtype, own.device});
   return num_updated_;
 }
 
@@ -191,7 +199,7 @@ View Engine::parameter(std::int64_t index) const {
 }
 
 View Engine::master(std::int64_t index) const {
-  for (const Bucket& bucket : model().pipeline()->buckets()) {
+  for (const Bucket& bucket : model().buckets()) {
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
       if (bucket.spec().entries[static_cast<std::size_t>(entry)].parameter != index) continue;
       const Buffer& masters = bucket.parameters();
@@ -232,8 +240,7 @@ void Engine::tell(const std::vector<std::int64_t>& parameters, double lr, double
   for (const std::int64_t parameter : parameters) {
     std::shared_ptr<const Optimizer>& own = told_.at(static_cast<std::size_t>(parameter));
     if (told) own = told;
-    model().pipeline()->set_settings(parameter,
-                                     {.lr = lr, .weight_decay = weight_decay, .optimizer = own});
+    model().set_settings(parameter, {.lr = lr, .weight_decay = weight_decay, .optimizer = own});
   }
 }
 
@@ -244,24 +251,16 @@ void Engine::set_adaptive_factor(double factor) {
   adaptive_factor_->change(factor, model().progress().round());
 }
 
-std::string Engine::take_nonfinite() {
-  return has_started() ? model().pipeline()->take_nonfinite() : std::string();
-}
+std::string Engine::take_nonfinite() { return model().take_nonfinite(); }
 
-double Engine::gradient_norm() const {
-  return model().pipeline() == nullptr ? 0.0 : model().pipeline()->gradient_norm();
-}
+double Engine::gradient_norm() const { return model().gradient_norm(); }
 
-void Engine::drain() {
-  if (model().pipeline() != nullptr) model().pipeline()->drain();
-}
+void Engine::drain() { model().drain(); }
 
-void Engine::forget_arrived() {
-  if (model().pipeline() != nullptr) model().pipeline()->forget_arrived();
-}
+void Engine::forget_arrived() { model().forget_arrived(); }
 
 void Engine::write_masters() {
-  for (const Bucket& bucket : model().pipeline()->buckets()) {
+  for (const Bucket& bucket : model().buckets()) {
     if (!bucket.spec().has_master()) continue;
     enqueue_convert(*stream_, bucket.parameters().block(), bucket.model_memory().rounded.block());
   }
@@ -270,7 +269,7 @@ void Engine::write_masters() {
 double Engine::average() {
   model().skip_trial();
   drain();
-  average_ = std::make_unique<ModelAverage>(*communicator_, *stream_, model().pipeline()->memory(),
+  average_ = std::make_unique<ModelAverage>(*communicator_, *stream_, model().memory(),
                                             model().model_weight());
   return average_->distance();
 }
@@ -290,10 +289,7 @@ void Engine::switch_to(const std::string& options) {
   const bool average = root.flag("average", false);
   const ExchangeOptions next = read_exchange(root, session_->world());
   root.reject_unknown();
-  model().switch_to(
-      {.algorithm = next.algorithm, .topology = next.topology, .average = average},
-      [this](const ExchangeOptions& exchange) { model().check(exchange); },
-      [] { throw std::logic_error("switch_to() before the first step"); });
+  model().switch_to({.algorithm = next.algorithm, .topology = next.topology, .average = average});
 }
 
 std::int64_t Engine::now_ns() const {
@@ -341,7 +337,7 @@ nb::dict Engine::metrics() const {
   return all;
 }
 
-BucketedModel& Engine::model() const {
+Pipeline& Engine::model() const {
   if (!model_) throw std::logic_error("the engine has been closed");
   if (!session_->is_open()) throw std::logic_error("the engine's session has been closed");
   return *model_;

@@ -1,9 +1,9 @@
 #pragma once
-// The engine of one model, as Python's wrapper uses it: a BucketedModel whose parameters were
+// The engine of one model, as Python's wrapper uses it: a Pipeline whose parameters were
 // tensors of Python and lie in the engine's blocks from the first step on. Python makes tensors of
 // them again, which share the block's memory (DLPack).
 //
-// Protocol: as that of BucketedModel. Python calls arrived() or gradient_ready() from its hooks and
+// Protocol: as that of Pipeline. Python calls arrived() or gradient_ready() from its hooks and
 // finish_step() at the end of a backward pass. When generation() has changed, the parameters lie
 // somewhere else: Python fetches them with parameter().
 //
@@ -26,7 +26,7 @@
 
 #include "core/bucket/model_average.hpp"
 #include "core/checkpoint/tensor_source.hpp"
-#include "core/step/bucketed_model.hpp"
+#include "core/step/pipeline.hpp"
 #include "core/trace/step_timeline.hpp"
 #include "optim/schedule.hpp"
 #include "topology/edge_weights.hpp"
@@ -52,7 +52,7 @@ using StateTensor =
 /// in bytes. Types that the engine does not know are saved as bytes.
 using OtherTensor = std::tuple<std::string, std::string, std::uintptr_t, std::int64_t>;
 
-class Engine : private BucketedModel::Host {
+class Engine : private ParameterHost {
  public:
   /// Collective. `gpu`: where the parameters are; nothing: on the processor. `options` and
   /// `optimizer`: YAML. `rule`: None, or a function that takes the place of the optimizer. Its
@@ -76,7 +76,7 @@ class Engine : private BucketedModel::Host {
   /// Collective. In the first step, cuts buckets and moves the parameters.
   void start();
   void finish_step();
-  [[nodiscard]] bool has_started() const { return model().pipeline() != nullptr; }
+  [[nodiscard]] bool has_started() const { return model().has_started(); }
   [[nodiscard]] std::int64_t generation() const { return generation_; }
   /// The indices of each bucket's parameters.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> buckets() const;
@@ -165,8 +165,9 @@ class Engine : private BucketedModel::Host {
   void parameters_have_moved() override { ++generation_; }
   void settle_parameters() override { drain(); }
   void after_update(const BucketSpec& /*spec*/) override { ++num_updated_; }
+  void average_parameters(double weight) override;
   /// Throws std::logic_error after close(), and when the session has been closed.
-  [[nodiscard]] BucketedModel& model() const;
+  [[nodiscard]] Pipeline& model() const;
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
   void follow_timeline(bool is_over);
@@ -200,7 +201,7 @@ class Engine : private BucketedModel::Host {
   /// The metrics at close().
   PipelineMetrics last_metrics_;
   Progress last_progress_;
-  std::unique_ptr<BucketedModel> model_;
+  std::unique_ptr<Pipeline> model_;
   std::unique_ptr<ModelAverage> average_;
   HomeProcess home_;
 };

@@ -42,7 +42,7 @@ void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others
     const ParameterInfo& info = model().parameters()[i];
     layouts[info.name] = {info.shape, places_[i].strides};
   }
-  model().visit(visitor, std::move(layouts));
+  model().visit_row_major(visitor, std::move(layouts));
   // The program counts the steps until buffers are averaged.
   constexpr const char* kBufferSteps = "run/buffer_steps";
   std::int64_t buffer_steps = 0;
@@ -56,8 +56,7 @@ void Engine::visit(StateVisitor& visitor, const std::vector<OtherTensor>& others
 
 template <class Visit>
 void Engine::for_parameters(const Visit& visit) const {
-  if (model().pipeline() == nullptr) return;
-  for (const Bucket& bucket : model().pipeline()->buckets()) {
+  for (const Bucket& bucket : model().buckets()) {
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
       visit(bucket, entry, bucket.spec().entries[static_cast<std::size_t>(entry)].parameter);
     }
@@ -74,7 +73,7 @@ std::vector<std::int64_t> Engine::updates() const {
 
 void Engine::set_updates(const std::vector<std::int64_t>& updates) {
   for (std::size_t i = 0; i < updates.size(); ++i) {
-    model().pipeline()->set_num_updates(static_cast<std::int64_t>(i), updates[i]);
+    model().set_num_updates(static_cast<std::int64_t>(i), updates[i]);
   }
 }
 

@@ -93,16 +93,15 @@ std::shared_ptr<const Optimizer> read_optimizer(const std::string& yaml) {
   return optimizer;
 }
 
-BucketedModel::Options read_engine_options(const Options& root, const World& world) {
-  BucketedModel::Options options;
-  options.pipeline.exchange = read_exchange(root, world);
-  options.pipeline.num_threads =
+Pipeline::Config read_engine_options(const Options& root, const World& world) {
+  Pipeline::Config options;
+  options.exchange = read_exchange(root, world);
+  options.num_threads =
       static_cast<int>(root.integer("threads", {.fallback = 1, .min = 1, .max = 1024}));
-  read_clipping(root, options.pipeline.gradients);
-  options.pipeline.gradients.nonfinite =
-      nonfinite(root.choice("nonfinite", nonfinite_names(), "abort"));
+  read_clipping(root, options.gradients);
+  options.gradients.nonfinite = nonfinite(root.choice("nonfinite", nonfinite_names(), "abort"));
   if (root.flag("keeps_nonfinite", false)) {
-    options.pipeline.gradients.nonfinite = NonFinite::kKeep;
+    options.gradients.nonfinite = NonFinite::kKeep;
   }
   options.bucket_bytes = read_bucket_bytes(root, options.bucket_bytes);
   options.logger = world.rank == 0 ? Logger(LogLevel::kInfo, "") : Logger();

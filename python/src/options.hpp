@@ -11,7 +11,7 @@
 
 #include "base/options.hpp"
 #include "base/types.hpp"
-#include "core/step/bucketed_model.hpp"
+#include "core/step/pipeline.hpp"
 #include "core/trace/step_timeline.hpp"
 #include "optim/optimizer.hpp"
 
@@ -25,7 +25,7 @@ Options given_options(const std::string& yaml);
 /// This and the following functions throw ConfigError.
 ExchangeOptions read_exchange(const Options& root, const World& world);
 /// The engine's options but the optimizer, the schedule, the stream and the timeline.
-BucketedModel::Options read_engine_options(const Options& root, const World& world);
+Pipeline::Config read_engine_options(const Options& root, const World& world);
 /// `yaml` names the optimizer and has its numbers.
 std::shared_ptr<const Optimizer> read_optimizer(const std::string& yaml);
 /// Nothing where no timeline is asked for.

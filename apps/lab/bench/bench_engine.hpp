@@ -77,9 +77,11 @@ class BenchEngine {
   [[nodiscard]] const StepEngine& engine() const { return engine_; }
   [[nodiscard]] std::int64_t num_parameters() const { return num_parameters_; }
   [[nodiscard]] std::int64_t num_buckets() const {
-    return wrapper_ ? std::ssize(wrapper_->plan().buckets) : 0;
+    return wrapper_ ? std::ssize(wrapper_->engine().plan().buckets) : 0;
   }
-  [[nodiscard]] bool tries_buckets() const { return wrapper_ && wrapper_->tries_buckets(); }
+  [[nodiscard]] bool tries_buckets() const {
+    return wrapper_ && wrapper_->engine().tries_buckets();
+  }
   [[nodiscard]] const std::vector<double>& losses() const { return losses_; }
   [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
   /// The median step time of each turn, in seconds.
@@ -201,7 +203,7 @@ class BenchEngine {
   }
 
   [[nodiscard]] PipelineMetrics metrics() const {
-    return wrapper_ ? wrapper_->metrics() : PipelineMetrics();
+    return wrapper_ ? wrapper_->engine().metrics() : PipelineMetrics();
   }
 
   StepEngine engine_;

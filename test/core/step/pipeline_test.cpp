@@ -187,34 +187,6 @@ TEST_P(EveryAlgorithmName, TakesEmptyGradientsWithoutMemory) {
   });
 }
 
-TEST_P(EveryAlgorithmName, CallsAfterUpdateOncePerBucketAndStep) {
-  for (const int n : {1, 3}) {
-    run_ranks(n, [n](Communicator& communicator, const World& world) {
-      const Problem problem = EveryAlgorithmName::problem(n);
-      std::map<std::int64_t, int> calls;
-      Pipeline::Config config = config_of(problem);
-      config.after_update = [&](const BucketSpec& spec) { ++calls[spec.entries[0].parameter]; };
-      ToyModel model = model_of(problem, communicator, config);
-      std::map<std::int64_t, int> expected;
-      for (const Bucket& bucket : model.pipeline().buckets()) {
-        expected[bucket.spec().entries[0].parameter] = 1;
-      }
-      ASSERT_GE(expected.size(), 3U);
-      for (int step = 0; step < 4; ++step) {
-        calls.clear();
-        train_step(problem, model, world.rank, step);
-        EXPECT_EQ(calls, expected) << step;
-        // The same holds for incomplete buckets.
-        calls.clear();
-        model.pipeline().finish_step();
-        EXPECT_EQ(calls, expected) << step;
-      }
-      model.pipeline().drain();
-      EXPECT_EQ(calls, expected);
-    });
-  }
-}
-
 TEST_P(EveryAlgorithmName, MayBeDroppedWithExchangesInFlight) {
   for (const int n : {2, 4}) {
     run_ranks(n, [n](Communicator& communicator, const World& world) {

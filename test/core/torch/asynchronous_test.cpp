@@ -76,7 +76,7 @@ TEST(AsynchronousModel, AveragesByTheMassesAndGivesTheLocalModelBack) {
     EXPECT_TRUE(w1_of(*model).equal(own));
     // The ranks go on, again each at its own pace.
     make_steps(*model, communicator.rank(), 20);
-    EXPECT_EQ(model->progress().num_steps, 2 * (4 + 3 * communicator.rank()));
+    EXPECT_EQ(model->engine().progress().num_steps, 2 * (4 + 3 * communicator.rank()));
     model->drain();
   });
 }
@@ -91,7 +91,7 @@ TEST(AsynchronousModel, GoesOnFromSavedState) {
     state.load();
     other->visit(state);
     EXPECT_TRUE(w1_of(*other).equal(w1_of(*model)));
-    EXPECT_EQ(other->progress().num_steps, model->progress().num_steps);
+    EXPECT_EQ(other->engine().progress().num_steps, model->engine().progress().num_steps);
     make_steps(*other, communicator.rank(), 20);
     other->drain();
     EXPECT_TRUE(w1_of(*other).isfinite().all().item<bool>());

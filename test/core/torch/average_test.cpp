@@ -172,7 +172,7 @@ TEST(GlobalAverage, RefusesToTrainInsideItsScope) {
         EXPECT_THROW(static_cast<void>(model->global_average()), std::logic_error);
       }
       expect_equal(copy_values(model->module()), own);
-      EXPECT_EQ(model->progress().num_steps, steps);
+      EXPECT_EQ(model->engine().progress().num_steps, steps);
       static_cast<void>(model->global_average());
     }
   });
@@ -188,7 +188,7 @@ TEST(GlobalAverage, MakesGraphsOfTheMeanModelStale) {
       inside = mlp_loss(model->module(), communicator.rank(), 3);
     }
     EXPECT_ANY_THROW(inside.backward());
-    EXPECT_EQ(model->progress().num_steps, 3);
+    EXPECT_EQ(model->engine().progress().num_steps, 3);
   });
 }
 
@@ -302,7 +302,7 @@ TEST(Wrapper, MayFollowAnotherOnTheSameModel) {
       Wrapper model(bag, communicator, scenario.options());
       const Values before = copy_values(*bag);
       make_step(model, scenario, communicator.rank(), life);
-      EXPECT_EQ(model.progress().num_steps, 1);
+      EXPECT_EQ(model.engine().progress().num_steps, 1);
       EXPECT_FALSE(torch::equal((*bag)["w1"], before.at("w1")));
       model.drain();
     }

@@ -159,7 +159,7 @@ TEST(BackwardInBackward, MayHaveManyInside) {
     for (int step = 0; step < 3; ++step) {
       const torch::Tensor hidden = layers.second(layers.first(input_of(0, step)));
       checkpoint(hidden, parts.back()).square().sum().backward();
-      EXPECT_EQ(model.progress().num_steps, step + 1);
+      EXPECT_EQ(model.engine().progress().num_steps, step + 1);
     }
     model.drain();
   });
@@ -175,7 +175,7 @@ TEST(BackwardInBackward, CountsAsOneStepAndOneMicroBatch) {
     scenario.num_micro_batches = 2;
     for (int step = 0; step < 3; ++step) {
       make_step(model, scenario, communicator.rank(), step);
-      EXPECT_EQ(model.progress().num_steps, step + 1);
+      EXPECT_EQ(model.engine().progress().num_steps, step + 1);
       for (const torch::Tensor& p : model.parameters()) EXPECT_FALSE(p.grad().defined());
     }
     model.drain();

@@ -117,9 +117,9 @@ TEST(Step, IsMadeByTheFirstBackwardToo) {
     DecentralizedDataParallel<Bag> model(make_mlp(communicator.rank()), communicator,
                                          scenario.options());
     const Values before = copy_values(model.module());
-    EXPECT_EQ(model.progress().num_steps, 0);
+    EXPECT_EQ(model.engine().progress().num_steps, 0);
     make_step(model, scenario, communicator.rank(), 0);
-    EXPECT_EQ(model.progress().num_steps, 1);
+    EXPECT_EQ(model.engine().progress().num_steps, 1);
     for (const auto& [name, tensor] : copy_values(model.module())) {
       EXPECT_FALSE(torch::equal(tensor, before.at(name))) << name;
     }
@@ -177,7 +177,7 @@ TEST(Step, FollowsTheSchedule) {
         make_schedule("step", {.lr = 0.5}, Options::parse("step_size: 2, gamma: 0.5"));
     DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, options);
     for (const double lr : {0.5, 0.5, 0.25, 0.25, 0.125}) {
-      EXPECT_EQ(model.lr(), lr);
+      EXPECT_EQ(model.engine().lr(), lr);
       // The bias of the last layer has the gradient 2 * mean error.
       const torch::Tensor before = model.module()["b2"].detach().clone();
       const torch::Tensor grad =
@@ -209,7 +209,7 @@ TEST(Step, MakesStaleGraphsAnError) {
         }
       }
     }
-    EXPECT_EQ(model.progress().num_steps, 2);
+    EXPECT_EQ(model.engine().progress().num_steps, 2);
   });
 }
 
@@ -261,11 +261,11 @@ TEST(AccumulateGrad, LeavesTheParametersAloneUntilTheLast) {
       model.set_accumulate_grad(true);
       mlp_loss(model.module(), communicator.rank(), 0).backward();
       expect_equal(copy_values(model.module()), before);
-      EXPECT_EQ(model.progress().num_steps, step);
+      EXPECT_EQ(model.engine().progress().num_steps, step);
       for (const torch::Tensor& p : model.parameters()) EXPECT_TRUE(p.grad().defined());
       model.set_accumulate_grad(false);
       mlp_loss(model.module(), communicator.rank(), 1).backward();
-      EXPECT_EQ(model.progress().num_steps, step + 1);
+      EXPECT_EQ(model.engine().progress().num_steps, step + 1);
     }
   });
 }
@@ -299,16 +299,17 @@ TEST(Plan, FollowsTheGradientsAndClosesAtTheLimit) {
     Scenario scenario;
     scenario.bucket_bytes = 256;
     DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
-    EXPECT_TRUE(model.plan().buckets.empty());
+    EXPECT_TRUE(model.engine().plan().buckets.empty());
     make_step(model, scenario, communicator.rank(), 0);
-    const BucketPlan& plan = model.plan();
+    const BucketPlan& plan = model.engine().plan();
     ASSERT_EQ(plan.buckets.size(), 2U);
     std::vector<std::vector<std::string>> names;
     for (const BucketSpec& bucket : plan.buckets) {
       auto& group = names.emplace_back();
       EXPECT_EQ(bucket.dtype, DType::kFloat64);
       for (const BucketEntry& entry : bucket.entries) {
-        group.push_back(model.parameter_infos()[static_cast<std::size_t>(entry.parameter)].name);
+        group.push_back(
+            model.engine().parameters()[static_cast<std::size_t>(entry.parameter)].name);
         EXPECT_EQ(entry.offset * 8 % 128, 0);
       }
       std::ranges::sort(group);
@@ -348,11 +349,11 @@ TEST(TriedBuckets, ChangeNoBitAndEndWithOneSizeOnAllRanks) {
     std::set<std::size_t> tried;
     for (int step = 0; step < scenario.num_steps; ++step) {
       make_step(model, scenario, communicator.rank(), step);
-      EXPECT_EQ(model.tries_buckets(), step + 1 < 60) << step;
-      tried.insert(model.plan().buckets.size());
+      EXPECT_EQ(model.engine().tries_buckets(), step + 1 < 60) << step;
+      tried.insert(model.engine().plan().buckets.size());
     }
     EXPECT_EQ(tried, (std::set<std::size_t>{1, 2, 4}));
-    last[static_cast<std::size_t>(communicator.rank())] = model.plan().buckets.size();
+    last[static_cast<std::size_t>(communicator.rank())] = model.engine().plan().buckets.size();
     expect_equal(copy_values(model.module()),
                  expected.back()[static_cast<std::size_t>(communicator.rank())]);
     model.drain();
@@ -366,8 +367,8 @@ TEST(TriedBuckets, AreNoneWhereAllSizesCutTheSame) {
     scenario.bucket_bytes = 0;
     DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
     make_step(model, scenario, communicator.rank(), 0);
-    EXPECT_FALSE(model.tries_buckets());
-    EXPECT_EQ(model.plan().buckets.size(), 1U);
+    EXPECT_FALSE(model.engine().tries_buckets());
+    EXPECT_EQ(model.engine().plan().buckets.size(), 1U);
     model.drain();
   });
 }
@@ -385,14 +386,14 @@ TEST(Replan, ChangesNoBitForAnyAlgorithm) {
         make_step(model, scenario, rank, step);
         if (step == 3) model.replan(std::int64_t{1} << 30U);
         if (step == 4) {
-          EXPECT_EQ(model.plan().buckets.size(), 1U);
+          EXPECT_EQ(model.engine().plan().buckets.size(), 1U);
         }
         if (step == 6) model.replan(256);
         expect_equal(copy_values(model.module()),
                      expected[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)]);
       }
-      EXPECT_EQ(model.plan().buckets.size(), 2U);
-      EXPECT_EQ(model.progress().num_steps, scenario.num_steps);
+      EXPECT_EQ(model.engine().plan().buckets.size(), 2U);
+      EXPECT_EQ(model.engine().progress().num_steps, scenario.num_steps);
       EXPECT_THROW(model.replan(0), std::logic_error);
       model.drain();
     });
@@ -423,8 +424,8 @@ TEST(SwitchTo, GoesOnWithEveryAlgorithm) {
       const AlgorithmSwitch to = switch_to(scenario);
       model.switch_to(to);
       for (int step = 1; step < 4; ++step) make_step(model, scenario, rank, step);
-      EXPECT_EQ(model.progress().num_steps, 4);
-      EXPECT_EQ(model.progress().first_step, 1);
+      EXPECT_EQ(model.engine().progress().num_steps, 4);
+      EXPECT_EQ(model.engine().progress().first_step, 1);
       model.drain();
       if (to.algorithm.entry().equal_models == EqualModels::kAfterEveryStep) {
         EXPECT_LT(model.global_average().consensus_distance(), 1e-15);
@@ -485,14 +486,14 @@ TEST(SwitchTo, BeginsTrialsOfBucketsAgain) {
   on_ranks(2, [&](Communicator& communicator) {
     DecentralizedDataParallel<Bag> model(scenario.make_model(0), communicator, scenario.options());
     int step = 0;
-    while (step == 0 || model.plan().buckets.size() == 1) {
+    while (step == 0 || model.engine().plan().buckets.size() == 1) {
       make_step(model, scenario, communicator.rank(), step++);
     }
     model.switch_to({.algorithm = "allreduce"});
-    EXPECT_EQ(model.plan().buckets.size(), 1U) << "the first size";
-    EXPECT_TRUE(model.tries_buckets());
+    EXPECT_EQ(model.engine().plan().buckets.size(), 1U) << "the first size";
+    EXPECT_TRUE(model.engine().tries_buckets());
     make_step(model, scenario, communicator.rank(), step);
-    EXPECT_EQ(model.plan().buckets.size(), 1U);
+    EXPECT_EQ(model.engine().plan().buckets.size(), 1U);
     model.drain();
   });
 }
@@ -509,9 +510,9 @@ TEST(DryRun, PlansAndChangesNothing) {
     make_step(model, scenario, communicator.rank(), 1);
     expect_equal(copy_values(model.module()), before);
     for (const torch::Tensor& p : model.parameters()) EXPECT_FALSE(p.grad().defined());
-    EXPECT_EQ(model.plan().buckets.size(), 4U);
-    EXPECT_EQ(model.progress().num_steps, 0);
-    EXPECT_EQ(model.metrics().bytes_sent, 0.0);
+    EXPECT_EQ(model.engine().plan().buckets.size(), 4U);
+    EXPECT_EQ(model.engine().progress().num_steps, 0);
+    EXPECT_EQ(model.engine().metrics().bytes_sent, 0.0);
     model.drain();
   });
 }
@@ -535,13 +536,13 @@ TEST(Metrics, CountStepsAndBytes) {
       DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
       for (int step = 0; step < 5; ++step) {
         make_step(model, scenario, communicator.rank(), step);
-        EXPECT_EQ(model.progress().num_steps, step + 1);
+        EXPECT_EQ(model.engine().progress().num_steps, step + 1);
       }
       model.drain();
-      EXPECT_DOUBLE_EQ(model.metrics().bytes_sent,
-                       5 * c.factor * static_cast<double>(model.plan().bytes()));
-      EXPECT_GE(model.metrics().wait_s, 0.0);
-      EXPECT_GT(model.metrics().update_s, 0.0);
+      EXPECT_DOUBLE_EQ(model.engine().metrics().bytes_sent,
+                       5 * c.factor * static_cast<double>(model.engine().plan().bytes()));
+      EXPECT_GE(model.engine().metrics().wait_s, 0.0);
+      EXPECT_GT(model.engine().metrics().update_s, 0.0);
     });
   }
 }

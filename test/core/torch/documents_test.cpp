@@ -98,7 +98,7 @@ TEST(Documents, TrainOnDifferentNumbersOfBatches) {
         model.finish_step();
       }
     }
-    EXPECT_EQ(model.progress().num_steps, 4);
+    EXPECT_EQ(model.engine().progress().num_steps, 4);
   });
 }
 
@@ -107,13 +107,13 @@ TEST(Documents, ChooseWhoGetsGradientsAndFinishByHand) {
     const auto generator = std::make_shared<torch::nn::LinearImpl>(3, 3);
     auto loss = model.forward(generator->forward(wave({4, 3}, 0.5, torch::kFloat32))).sum();
     loss.backward({}, /*retain_graph=*/false, /*create_graph=*/false, generator->parameters());
-    EXPECT_EQ(model.progress().num_steps, 1);
+    EXPECT_EQ(model.engine().progress().num_steps, 1);
 
     loss = model.forward(wave({4, 3}, peers.rank(), torch::kFloat32)).sum();
     model.set_accumulate_grad(true);
     loss.backward();
     model.finish_step();
-    EXPECT_EQ(model.progress().num_steps, 2);
+    EXPECT_EQ(model.engine().progress().num_steps, 2);
   });
 }
 

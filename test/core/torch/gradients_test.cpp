@@ -42,7 +42,7 @@ TEST(GradientScale, UndoesTheScaleOfTheLoss) {
   // backward or between two.
   const auto scaled = values_after(scenario, {}, [](auto& model, int step) {
     const double scale = step < 3 ? 1024.0 : 65536.0;
-    model.set_gradient_scale(1.0 / scale);
+    model.engine().set_gradient_scale(1.0 / scale);
     (mlp_loss(model.module(), 0, step) * scale).backward();
   });
   expect_equal(scaled, plain);
@@ -115,7 +115,7 @@ TEST(NonFiniteGradient, SkipsTheStepOnAllRanks) {
         EXPECT_TRUE(p.isfinite().all().item<bool>());
         EXPECT_FALSE(p.grad().defined());
       }
-      EXPECT_EQ(model.progress().num_skipped, step < 2 ? 0 : 1);
+      EXPECT_EQ(model.engine().progress().num_skipped, step < 2 ? 0 : 1);
       // The skipped step has mixed: both ranks of a complete pair are equal after it.
       if (step == 2) {
         const Values own = copy_values(model.module());
@@ -126,7 +126,7 @@ TEST(NonFiniteGradient, SkipsTheStepOnAllRanks) {
         }
       }
     }
-    EXPECT_EQ(model.progress().num_steps, 5);
+    EXPECT_EQ(model.engine().progress().num_steps, 5);
     model.drain();
   });
 }

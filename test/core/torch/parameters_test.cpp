@@ -169,8 +169,8 @@ TEST(Parameters, OfTwoTypesGetBucketsOfTheirOwn) {
     two.num_ranks = 2;
     DecentralizedDataParallel<Bag> model(two.make_model(0), communicator, two.options());
     make_step(model, two, communicator.rank(), 0);
-    ASSERT_EQ(model.plan().buckets.size(), 2U);
-    EXPECT_NE(model.plan().buckets[0].dtype, model.plan().buckets[1].dtype);
+    ASSERT_EQ(model.engine().plan().buckets.size(), 2U);
+    EXPECT_NE(model.engine().plan().buckets[0].dtype, model.engine().plan().buckets[1].dtype);
   });
 }
 
@@ -427,7 +427,7 @@ TEST(FrozenParametersAndBuffers, ComeFromRankZeroAndThenStayAsTheyAre) {
          {"frozen", "frozen_half", "count", "mask", "mean", "gaps", "repeated"}) {
       EXPECT_TRUE(torch::equal(after.at(name), of_rank_zero.at(name))) << name;
     }
-    EXPECT_EQ(model.parameter_infos().size(), 4U);
+    EXPECT_EQ(model.engine().parameters().size(), 4U);
   });
 }
 

@@ -146,7 +146,7 @@ TEST(ReplacedLayers, AreNamedOnceAndLeftAlone) {
       for (int number = 0; number < 2; ++number) step();
       communicator.barrier();
       EXPECT_TRUE(torch::equal(net->second->weight, before));
-      EXPECT_EQ(model.progress().num_steps, steps + 2);
+      EXPECT_EQ(model.engine().progress().num_steps, steps + 2);
       model.drain();
       if (!speaks) return;
       const std::string said = testing::internal::GetCapturedStderr();
@@ -195,10 +195,10 @@ TEST(AnotherModulesBackward, ThatReachesTheModelMakesAStepUnlessItIsToldNotTo) {
       p.requires_grad_(true);
     }
     expect_equal(copy_values(model.module()), before);
-    EXPECT_EQ(model.progress().num_steps, 1);
+    EXPECT_EQ(model.engine().progress().num_steps, 1);
 
     loss().backward();
-    EXPECT_EQ(model.progress().num_steps, 2);
+    EXPECT_EQ(model.engine().progress().num_steps, 2);
     EXPECT_FALSE(torch::equal(model.module()["w1"], before.at("w1")));
     model.drain();
   });

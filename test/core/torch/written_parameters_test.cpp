@@ -154,9 +154,9 @@ TEST(WriteScope, RefusesToTrainAndToNest) {
         const AverageScope scope = model.global_average();
         EXPECT_THROW(static_cast<void>(model.write_parameters()), std::logic_error);
       }
-      EXPECT_EQ(model.progress().num_steps, steps);
+      EXPECT_EQ(model.engine().progress().num_steps, steps);
       make_step(model, everybody(), communicator.rank(), 7);
-      EXPECT_EQ(model.progress().num_steps, steps + 1);
+      EXPECT_EQ(model.engine().progress().num_steps, steps + 1);
     });
   }
 }
@@ -255,7 +255,7 @@ TEST(WrittenParameters, InsideAnAverageGoWithIt) {
         }
         expect_equal(copy_values(model.module()), own);
         make_step(model, everybody(), communicator.rank(), 50);
-        EXPECT_EQ(model.progress().num_steps, steps + 1);
+        EXPECT_EQ(model.engine().progress().num_steps, steps + 1);
       });
     }
   }

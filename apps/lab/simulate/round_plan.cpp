@@ -1,15 +1,9 @@
 #include "apps/lab/simulate/round_plan.hpp"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
 namespace gossamer::apps {
-namespace {
-
-bool is_pair(const Edge& edge) { return edge.ranks.size() == 2; }
-
-}  // namespace
 
 RoundPlan::RoundPlan(const Round& round, int world_size)
     : world_size_(world_size), num_rows_(world_size) {
@@ -19,7 +13,6 @@ RoundPlan::RoundPlan(const Round& round, int world_size)
   }
   std::vector<RowWork> group_sums;
   ranks_ = mix_places(round, {.first_row = 0, .num_places = world_size}, group_sums);
-  num_pairs_ = std::ranges::count_if(round.edges, is_pair);
   if (!group_sums.empty()) sums_.push_back(std::move(group_sums));
 }
 
@@ -52,29 +45,23 @@ std::int32_t RoundPlan::add_sum(std::vector<RowWork>& layer, const std::vector<i
   return work.row;
 }
 
-void RoundPlan::add_pairs(const Round& round, const Level& level, std::vector<RowWork>& works) {
-  for (const Edge& edge : round.edges) {
-    if (!is_pair(edge)) continue;
-    for (const std::size_t me : {std::size_t{0}, std::size_t{1}}) {
-      works.push_back(begin(edge.ranks[me] + level.first_row, edge.weight * level.scale));
-      terms_.push_back({edge.ranks[1 - me] + level.first_row, edge.share() * level.scale});
-      ++works.back().last;
-    }
-  }
-}
-
 std::vector<RowWork> RoundPlan::mix_places(const Round& round, const Level& level,
                                            std::vector<RowWork>& group_sums) {
   std::vector<RowWork> works;
   works.reserve(static_cast<std::size_t>(level.num_places));
   terms_.reserve(terms_.size() + works.capacity());
-  add_pairs(round, level, works);
   const auto finish = [&](RowWork work) {
     work.last = static_cast<std::int32_t>(terms_.size());
     works.push_back(work);
   };
   for (const Edge& edge : round.edges) {
-    if (edge.ranks.size() > 2) {
+    if (edge.ranks.size() == 2) {
+      for (const std::size_t me : {std::size_t{0}, std::size_t{1}}) {
+        const RowWork work = begin(edge.ranks[me] + level.first_row, edge.weight * level.scale);
+        terms_.push_back({edge.ranks[1 - me] + level.first_row, edge.share() * level.scale});
+        finish(work);
+      }
+    } else if (edge.ranks.size() > 2) {
       std::vector<int> rows = edge.ranks;
       for (int& row : rows) row += level.first_row;
       const std::int32_t sum = add_sum(group_sums, rows);

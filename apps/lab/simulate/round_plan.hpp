@@ -43,10 +43,8 @@ class RoundPlan {
   [[nodiscard]] const std::vector<RowTerm>& terms() const { return terms_; }
   /// The work on sums, layer after layer. A layer reads the rows of ranks and of earlier layers.
   [[nodiscard]] const std::vector<std::vector<RowWork>>& sums() const { return sums_; }
-  /// One piece of work for every rank that mixes. The first 2 num_pairs() belong to pairs of ranks,
-  /// two and two, that read each other's rows and no others.
+  /// One piece of work for every rank that mixes.
   [[nodiscard]] const std::vector<RowWork>& ranks() const { return ranks_; }
-  [[nodiscard]] std::int64_t num_pairs() const { return num_pairs_; }
 
  private:
   /// Where the rows of the places (ranks, or sums of nodes) begin, and the scale of their values.
@@ -59,9 +57,8 @@ class RoundPlan {
   explicit RoundPlan(int world_size) : world_size_(world_size), num_rows_(world_size) {}
 
   RowWork begin(std::int32_t row, double keep) const;
-  void add_pairs(const Round& round, const Level& level, std::vector<RowWork>& works);
   std::int32_t add_sum(std::vector<RowWork>& layer, const std::vector<int>& rows);
-  /// Work that mixes every place as the round says, pairs first.
+  /// Work that mixes every place as the round says.
   std::vector<RowWork> mix_places(const Round& round, const Level& level,
                                   std::vector<RowWork>& group_sums);
   void mix_nodes(const Round& round);
@@ -71,7 +68,6 @@ class RoundPlan {
   std::vector<RowTerm> terms_;
   std::vector<std::vector<RowWork>> sums_;
   std::vector<RowWork> ranks_;
-  std::int64_t num_pairs_ = 0;
 };
 
 }  // namespace gossamer::apps

@@ -11,17 +11,10 @@
 #include "optim/block_update.hpp"
 
 namespace gossamer::apps {
-namespace {
-
-LaneSpec mixing_spec(std::int64_t dim) { return {.numel = dim, .dtype = DType::kFloat64}; }
-
-}  // namespace
 
 VirtualRanks::VirtualRanks(Config config)
     : config_(std::move(config)),
       pool_(config_.num_threads),
-      mixing_(mixing_spec(config_.optimizer || config_.codec != nullptr ? 0 : config_.dim),
-              config_.topology, config_.world_size),
       network_(config_.topology, config_.world_size, config_.codec) {
   const std::int64_t numel = config_.world_size * config_.dim;
   try {
@@ -61,14 +54,10 @@ void VirtualRanks::begin_at(const std::function<void(int, std::span<double>)>& w
 }
 
 void VirtualRanks::mix() {
-  if (config_.codec != nullptr) return mix_through_lanes();
-  mixing_.mix(x_.block(), num_rounds_++, pool_);
-}
-
-void VirtualRanks::mix_through_lanes() {
   if (mixing_lanes_.empty()) {
     for (int rank = 0; rank < config_.world_size; ++rank) {
-      mixing_lanes_.push_back(&network_.lanes_of(rank).make_lane(mixing_spec(config_.dim)));
+      mixing_lanes_.push_back(
+          &network_.lanes_of(rank).make_lane({.numel = config_.dim, .dtype = DType::kFloat64}));
     }
   }
   for_all_ranks([this](std::size_t r) {
@@ -131,17 +120,13 @@ void VirtualRanks::step(const Gradient& gradient) {
   ++progress_.num_steps;
 }
 
-const std::vector<double>& VirtualRanks::weights() const {
-  return config_.optimizer ? network_.weights() : mixing_.weights();
-}
-
 std::vector<double> VirtualRanks::mean() {
   std::vector<double> mean(static_cast<std::size_t>(config_.dim));
   // Threads share the columns, so every sum runs over the ranks in their order.
   pool_.share(config_.dim, 8, [&](const PartRange& range) {
     for (int rank = 0; rank < config_.world_size; ++rank) {
       const std::span<const double> x = parameters(rank);
-      const double weight = weights()[static_cast<std::size_t>(rank)] / config_.world_size;
+      const double weight = network_.weights()[static_cast<std::size_t>(rank)] / config_.world_size;
       for (auto d = static_cast<std::size_t>(range.first); d < static_cast<std::size_t>(range.last);
            ++d) {
         mean[d] += weight * x[d];

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "apps/lab/simulate/virtual_network.hpp"
-#include "apps/lab/simulate/virtual_wire.hpp"
 #include "base/buffer.hpp"
 #include "base/host_stream.hpp"
 #include "base/worker_pool.hpp"
@@ -64,26 +63,21 @@ class VirtualRanks {
   [[nodiscard]] double distance_from(std::span<const double> centre);
 
  private:
-  /// mix() under a codec.
-  void mix_through_lanes();
   void for_all_ranks(const std::function<void(std::size_t)>& work);
   [[nodiscard]] PhasedStep step_of(std::size_t rank);
   /// Makes buckets and algorithms from the present parameters.
   void begin_training();
   [[nodiscard]] Block row_of(const Buffer& buffer, std::int64_t row) const;
-  [[nodiscard]] const std::vector<double>& weights() const;
 
   Config config_;
   WorkerPool pool_;
   Buffer x_;
   Buffer gradients_;
-  /// The wire of mix() without a codec: cheaper than a lane for each rank.
-  VirtualWire mixing_;
   std::int64_t num_rounds_ = 0;
 
   InlineStream stream_;
   VirtualNetwork network_;
-  /// The lanes of mix() under a codec.
+  /// The lanes of mix(), one for each rank.
   std::vector<Lane*> mixing_lanes_;
   Progress progress_;
   std::vector<Bucket> buckets_;

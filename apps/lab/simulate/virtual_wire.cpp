@@ -211,52 +211,6 @@ void VirtualWire::compute_sum(const RoundPlan& plan, const RowWork& work,
   }
 }
 
-void VirtualWire::mix(const Block& x, std::int64_t k, WorkerPool& pool) {
-  const RoundPlan& plan = plan_of(k);
-  plan_ = &plan;
-  const std::span works(plan.ranks());
-  const std::int64_t num_paired = 2 * plan.num_pairs();
-  const std::span others = works.subspan(static_cast<std::size_t>(num_paired));
-  const auto row_of_x = [&](std::int64_t row) {
-    return part_of(x, row * spec_.numel, spec_.numel);
-  };
-  pool.share(num_paired, 2, [&](const PartRange& range) {
-    const Buffer scratch(spec_.numel, spec_.dtype);
-    for (std::int64_t i = range.first; i < range.last; i += 2) {
-      const RowWork& first = works[static_cast<std::size_t>(i)];
-      const RowWork& second = works[static_cast<std::size_t>(i + 1)];
-      const auto weight_of = [&plan](const RowWork& work) {
-        return plan.terms()[static_cast<std::size_t>(work.first)].weight;
-      };
-      const Block a = row_of_x(first.row);
-      const Block b = row_of_x(second.row);
-      std::memcpy(scratch.block().data, a.data, static_cast<std::size_t>(a.bytes()));
-      const std::array into_a = {Inbox{b, weight_of(first)}};
-      gossamer::mix(a, first.keep, into_a);
-      const std::array into_b = {Inbox{scratch.block(), weight_of(second)}};
-      gossamer::mix(b, second.keep, into_b);
-    }
-  });
-  if (others.empty()) return;
-  reserve_rows(plan);
-  pool.share(std::ssize(others), 1, [&](const PartRange& range) {
-    for (std::int64_t i = range.first; i < range.last; ++i) {
-      const std::int32_t at = others[static_cast<std::size_t>(i)].row;
-      const Block from = row_of_x(at);
-      std::memcpy(row(at).data, from.data, static_cast<std::size_t>(from.bytes()));
-    }
-  });
-  compute_sums(pool);
-  pool.share(std::ssize(others), 1, [&](const PartRange& range) {
-    std::vector<Inbox> inboxes;
-    for (std::int64_t i = range.first; i < range.last; ++i) {
-      const RowWork& work = others[static_cast<std::size_t>(i)];
-      inboxes_of(plan, work, inboxes);
-      gossamer::mix(row_of_x(work.row), work.keep, inboxes);
-    }
-  });
-}
-
 void VirtualWire::compute_coded_sum(WorkerPool& pool) {
   const CodedSum& coded = *coded_sum_;
   // The one sum of the plan.

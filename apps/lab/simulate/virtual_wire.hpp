@@ -41,10 +41,6 @@ class VirtualWire {
   /// What to mix in at a rank. Only the first call returns what has arrived. Valid until the next
   /// start().
   Intake take(int rank);
-  /// Takes the values of all ranks, [world_size, numel], through round `k` without a codec:
-  /// x <- W x. The result has the same bits as start(), deliver() and take() give to a rank that
-  /// mixes. Pairs mix in place, so their rows are not copied into the wire first.
-  void mix(const Block& x, std::int64_t k, WorkerPool& pool);
   /// As Lane::add_left_over(), after take().
   void add_left_over(int rank, const Block& to) const;
   void forget(int rank) { has_arrived_[static_cast<std::size_t>(rank)] = 0; }

@@ -9,54 +9,52 @@
 namespace gossamer {
 namespace {
 
-/// What a key may hold, and its default, as a configuration shows them.
-struct Words {
-  std::string range;
-  /// Nothing: the key must be given.
-  std::optional<std::string> fallback;
-};
+// The default of a key, as a configuration spells it; nothing: the key must be given.
 
-Words words_of(const IntegerRule& rule) {
-  Words words{describe(rule), std::nullopt};
-  if (rule.fallback) words.fallback = std::to_string(*rule.fallback);
-  return words;
+std::optional<std::string> spelled(const IntegerRule& rule) {
+  return rule.fallback ? std::optional(std::to_string(*rule.fallback)) : std::nullopt;
 }
 
-Words words_of(const NumberRule& rule) {
-  Words words{describe(rule), std::nullopt};
-  if (rule.fallback) words.fallback = shortest(*rule.fallback);
-  return words;
+std::optional<std::string> spelled(const NumberRule& rule) {
+  return rule.fallback ? std::optional(shortest(*rule.fallback)) : std::nullopt;
 }
 
 template <class Rule>
-Words words_of(const NullOr<Rule>& rule) {
-  return {describe(rule.rule), "null"};
+std::optional<std::string> spelled(const NullOr<Rule>& /*rule*/) {
+  return "null";
 }
 
-Words words_of(const FlagRule& rule) { return {"true or false", rule.fallback ? "true" : "false"}; }
-
-Words words_of(const PathRule& rule) { return {"text", std::optional<std::string>(rule.fallback)}; }
-
-Words words_of(const ChoiceRule& rule) {
-  const auto end = std::ranges::find(rule.words, std::string_view());
-  return {concat("one of ", join(std::vector<std::string>(rule.words.begin(), end), ", ")),
-          std::optional<std::string>(rule.fallback)};
+template <class Rule>
+std::optional<std::string> spelled(const WordOr<Rule>& rule) {
+  const std::optional<std::string> number = spelled(rule.rule);
+  return number ? number : std::string(rule.word);
 }
 
-Words words_of(const NumberPairRule& rule) {
-  return {concat("a list of two, each ", describe(rule.each)),
-          concat("[", shortest(rule.fallback.first), ", ", shortest(rule.fallback.second), "]")};
+std::optional<std::string> spelled(const FlagRule& rule) {
+  return rule.fallback ? "true" : "false";
 }
 
-Words words_of(const RangeRule& /*rule*/) {
-  return {"[first, last) with 0 <= first < last", "null"};
+std::optional<std::string> spelled(const NumberPairRule& rule) {
+  return concat("[", shortest(rule.fallback.first), ", ", shortest(rule.fallback.second), "]");
 }
 
-Words words_of(const NamedRule& rule) {
-  return {"a name, or a section of key: value lines", std::optional<std::string>(rule.fallback)};
+std::optional<std::string> spelled(const NumberListRule& /*rule*/) { return "null"; }
+
+std::optional<std::string> spelled(const RangeRule& /*rule*/) { return "null"; }
+
+/// Text, paths, choices and names.
+template <class Rule>
+std::optional<std::string> spelled(const Rule& rule) {
+  if (rule.fallback && rule.fallback->empty()) return "\"\"";
+  return std::optional<std::string>(rule.fallback);
 }
 
 }  // namespace
+
+std::vector<std::string> ChoiceRule::all() const {
+  if (names != nullptr) return names();
+  return {words.begin(), std::ranges::find(words, std::string_view())};
+}
 
 std::string describe(const IntegerRule& rule) {
   using Limits = std::numeric_limits<std::int64_t>;
@@ -75,15 +73,44 @@ std::string describe(const NumberRule& rule) {
   if (std::isfinite(rule.max)) {
     text += concat(low ? " and" : "", rule.below_max ? " < " : " <= ", shortest(rule.max));
   }
-  if (!rule.word.empty()) text += concat(", or ", rule.word);
   return text;
 }
 
+std::string describe(const NullOr<IntegerRule>& rule) { return describe(rule.rule); }
+std::string describe(const NullOr<NumberRule>& rule) { return describe(rule.rule); }
+std::string describe(const WordOr<IntegerRule>& rule) {
+  return concat(describe(rule.rule), ", or ", rule.word);
+}
+std::string describe(const WordOr<NumberRule>& rule) {
+  return concat(describe(rule.rule), ", or ", rule.word);
+}
+std::string describe(const FlagRule& /*rule*/) { return "true or false"; }
+std::string describe(const TextRule& /*rule*/) { return "text"; }
+std::string describe(const PathRule& /*rule*/) { return "text"; }
+std::string describe(const ChoiceRule& rule) { return concat("one of ", join(rule.all(), ", ")); }
+std::string describe(const NumberPairRule& rule) {
+  return concat("a list of two, each ", describe(rule.each));
+}
+std::string describe(const NumberListRule& rule) {
+  return concat("a list of one or more, each ", describe(rule.each));
+}
+std::string describe(const RangeRule& /*rule*/) { return "[first, last) with 0 <= first < last"; }
+std::string describe(const NamedRule& /*rule*/) {
+  return "a name, or a section of key: value lines";
+}
+
+std::string OptionEntry::range() const {
+  return std::visit([](const auto& typed) { return describe(typed); }, rule);
+}
+
+std::optional<std::string> OptionEntry::fallback() const {
+  return std::visit([](const auto& typed) { return spelled(typed); }, rule);
+}
+
 std::string OptionEntry::text() const {
-  const Words words = std::visit([](const auto& typed) { return words_of(typed); }, rule);
-  const std::string start = concat(meaning, "; ", words.range, ", ");
-  if (words.fallback) {
-    return concat(start, "default ", *words.fallback, note.empty() ? "" : ": ", note);
+  const std::string start = concat(meaning, "; ", range(), ", ");
+  if (const auto value = fallback()) {
+    return concat(start, "default ", *value, note.empty() ? "" : ": ", note);
   }
   return concat(start, "must be given", note.empty() ? "" : " ", note);
 }

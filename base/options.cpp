@@ -21,6 +21,9 @@ bool parse_signed(std::string_view text, T& value) {
   return parse_whole(text, value);
 }
 
+std::string spelled(double value) { return shortest(value); }
+std::string spelled(std::int64_t value) { return std::to_string(value); }
+
 bool within(double value, const NumberRule& rule) {
   const bool low = rule.above_min ? value > rule.min : value >= rule.min;
   const bool high = rule.below_max ? value < rule.max : value <= rule.max;
@@ -131,9 +134,20 @@ const YamlNode& Options::need_scalar(std::string_view key, const YamlNode& node,
   throw ConfigError(node.where, path(key), concat("is ", kind_name(node), ", allowed: ", allowed));
 }
 
-std::int64_t Options::read_integer(std::string_view key, const YamlNode& node,
-                                   const IntegerRule& rule) const {
-  const std::string allowed = describe(rule);
+const YamlNode& Options::need_list(std::string_view key, const YamlNode& node,
+                                   std::string_view allowed) const {
+  if (node.kind == YamlNode::Kind::kSequence && !node.items.empty()) return node;
+  throw ConfigError(node.where, path(key), concat("is ", shown(node), ", allowed: ", allowed));
+}
+
+const YamlNode& Options::need_pair(std::string_view key, const YamlNode& node,
+                                   std::string_view allowed) const {
+  if (node.kind == YamlNode::Kind::kSequence && node.items.size() == 2) return node;
+  throw ConfigError(node.where, path(key), concat("is ", shown(node), ", allowed: ", allowed));
+}
+
+std::int64_t Options::number_in(std::string_view key, const YamlNode& node, const IntegerRule& rule,
+                                const std::string& allowed) const {
   std::int64_t value = 0;
   if (need_scalar(key, node, allowed).quoted || !parse_signed(node.scalar, value)) {
     throw ConfigError(node.where, path(key),
@@ -145,9 +159,8 @@ std::int64_t Options::read_integer(std::string_view key, const YamlNode& node,
   return value;
 }
 
-double Options::read_number(std::string_view key, const YamlNode& node,
-                            const NumberRule& rule) const {
-  const std::string allowed = describe(rule);
+double Options::number_in(std::string_view key, const YamlNode& node, const NumberRule& rule,
+                          const std::string& allowed) const {
   const std::string& text = need_scalar(key, node, allowed).scalar;
   if (!node.quoted && (text == ".inf" || text == "-.inf" || text == ".nan")) {
     throw ConfigError(node.where, path(key), concat(text, " is not finite, allowed: ", allowed));
@@ -184,181 +197,170 @@ Options::AnyRows Options::kept_rows(std::type_index type) const {
   return found == shared_->rows.end() ? AnyRows() : found->second;
 }
 
-std::int64_t Options::integer(std::string_view key, const IntegerRule& rule) const {
+template <class Value, class Rule>
+Value Options::number(std::string_view key, const Rule& rule, const std::string& allowed) const {
   const YamlNode* node = look_up(key);
-  if (node == nullptr && !rule.fallback) {
-    fail(key, concat("is missing, allowed: ", describe(rule)));
-  }
-  const std::int64_t value = node == nullptr ? *rule.fallback : read_integer(key, *node, rule);
-  record(key, std::to_string(value));
+  if (node == nullptr && !rule.fallback) fail(key, concat("is missing, allowed: ", allowed));
+  const Value value = node == nullptr ? *rule.fallback : number_in(key, *node, rule, allowed);
+  record(key, spelled(value));
   return value;
 }
 
-double Options::number(std::string_view key, const NumberRule& rule) const {
-  const YamlNode* node = look_up(key);
-  if (node == nullptr && !rule.fallback) {
-    fail(key, concat("is missing, allowed: ", describe(rule)));
-  }
-  const double value = node == nullptr ? *rule.fallback : read_number(key, *node, rule);
-  record(key, shortest(value));
-  return value;
+std::int64_t Options::read(const IntegerOption& option) const {
+  return number<std::int64_t>(option.name, option.rule, describe(option.rule));
+}
+
+double Options::read(const NumberOption& option) const {
+  return number<double>(option.name, option.rule, describe(option.rule));
 }
 
 double Options::read(const NumberOption& option, double fallback) const {
-  NumberRule rule = option.rule;
-  rule.fallback = fallback;
-  return number(option.name, rule);
+  NumberOption other = option;
+  other.rule.fallback = fallback;
+  return read(other);
 }
 
-std::string Options::read(const PathOption& option) const {
-  return file_path(option.name, std::optional<std::string>(option.rule.fallback));
-}
-
-std::string Options::read(const ChoiceOption& option,
-                          std::optional<std::string_view> fallback) const {
-  const auto& words = option.rule.words;
-  const auto end = std::ranges::find(words, std::string_view());
-  return choice(option.name, {words.begin(), end}, std::optional<std::string>(fallback));
-}
-
-std::optional<std::int64_t> Options::optional_integer(std::string_view key,
-                                                      IntegerRule rule) const {
-  const YamlNode* node = look_up(key);
-  if (node == nullptr) {
-    record(key, "null");
-    return std::nullopt;
+template <class Value, class Rule>
+std::optional<Value> Options::number_or_null(const TypedOption<NullOr<Rule>>& option) const {
+  if (look_up(option.name) != nullptr) {
+    return number<Value>(option.name, option.rule.rule, describe(option.rule));
   }
-  rule.fallback.reset();
-  return integer(key, rule);
+  record(option.name, "null");
+  return std::nullopt;
 }
 
-std::optional<double> Options::optional_number(std::string_view key, NumberRule rule) const {
-  const YamlNode* node = look_up(key);
-  if (node == nullptr) {
-    record(key, "null");
-    return std::nullopt;
-  }
-  rule.fallback.reset();
-  return number(key, rule);
+std::optional<std::int64_t> Options::read(const OptionalIntegerOption& option) const {
+  return number_or_null<std::int64_t>(option);
 }
 
-std::optional<double> Options::number_or(std::string_view word, std::string_view key,
-                                         NumberRule rule) const {
-  const YamlNode* node = look_up(key);
+std::optional<double> Options::read(const OptionalNumberOption& option) const {
+  return number_or_null<double>(option);
+}
+
+template <class Value, class Rule>
+std::optional<Value> Options::number_or_word(const TypedOption<WordOr<Rule>>& option) const {
+  const std::string_view word = option.rule.word;
+  const YamlNode* node = look_up(option.name);
   const bool is_word = node != nullptr && node->kind == YamlNode::Kind::kScalar &&
                        canonical_name(node->scalar) == word;
-  if (is_word || (node == nullptr && !rule.fallback)) {
-    record(key, std::string(word));
-    return std::nullopt;
+  if (!is_word && (node != nullptr || option.rule.rule.fallback)) {
+    return number<Value>(option.name, option.rule.rule, describe(option.rule));
   }
-  rule.word = word;
-  return number(key, rule);
+  record(option.name, std::string(word));
+  return std::nullopt;
 }
 
-bool Options::flag(std::string_view key, bool fallback) const {
-  const YamlNode* node = look_up(key);
-  bool value = fallback;
+std::optional<std::int64_t> Options::read(const IntegerOrWordOption& option) const {
+  return number_or_word<std::int64_t>(option);
+}
+
+std::optional<double> Options::read(const NumberOrWordOption& option) const {
+  return number_or_word<double>(option);
+}
+
+bool Options::read(const FlagOption& option) const {
+  const YamlNode* node = look_up(option.name);
+  bool value = option.rule.fallback;
   if (node != nullptr) {
-    const std::string& text = need_scalar(key, *node, "true or false").scalar;
+    const std::string allowed = describe(option.rule);
+    const std::string& text = need_scalar(option.name, *node, allowed).scalar;
     if (node->quoted || (text != "true" && text != "false")) {
-      throw ConfigError(node->where, path(key),
-                        concat(shown(*node), " is not a flag, allowed: true or false"));
+      throw ConfigError(node->where, path(option.name),
+                        concat(shown(*node), " is not a flag, allowed: ", allowed));
     }
     value = text == "true";
   }
-  record(key, value ? "true" : "false");
+  record(option.name, value ? "true" : "false");
   return value;
 }
 
-std::string Options::text(std::string_view key, const std::optional<std::string>& fallback) const {
+std::string Options::text(std::string_view key, std::optional<std::string_view> fallback) const {
   const YamlNode* node = look_up(key);
   if (node == nullptr && !fallback) fail(key, "is missing, allowed: text");
-  const std::string value = node == nullptr ? *fallback : need_scalar(key, *node, "text").scalar;
+  std::string value(node == nullptr ? *fallback : need_scalar(key, *node, "text").scalar);
   record(key, quoted_text(value));
   return value;
 }
 
-std::string Options::file_path(std::string_view key,
-                               const std::optional<std::string>& fallback) const {
-  const std::string value = text(key, fallback);
+std::string Options::read(const TextOption& option) const {
+  return text(option.name, option.rule.fallback);
+}
+
+std::string Options::read(const PathOption& option) const {
+  const std::string value = text(option.name, option.rule.fallback);
   if (!value.starts_with('~')) return value;
   if (value != "~" && !value.starts_with("~/")) {
-    fail(key, concat(value, " begins with ~, allowed: ~/ for your home folder, or ./", value));
+    fail(option.name,
+         concat(value, " begins with ~, allowed: ~/ for your home folder, or ./", value));
   }
   const char* home = std::getenv("HOME");
-  if (home == nullptr) fail(key, concat(value, " begins with ~, and HOME is not set"));
+  if (home == nullptr) fail(option.name, concat(value, " begins with ~, and HOME is not set"));
   return home + value.substr(1);
 }
 
-std::string Options::choice(std::string_view key, const std::vector<std::string>& allowed,
-                            const std::optional<std::string>& fallback) const {
+std::string Options::read(const ChoiceOption& option, std::optional<std::string_view> fallback,
+                          const std::vector<std::string>& words) const {
+  const std::string_view key = option.name;
   const YamlNode* node = look_up(key);
-  const std::string list = concat("one of ", join(allowed, ", "));
+  const std::string list = concat("one of ", join(words, ", "));
   if (node == nullptr && !fallback) fail(key, concat("is missing, allowed: ", list));
-  const std::string wanted = node == nullptr ? *fallback : need_scalar(key, *node, list).scalar;
-  for (const std::string& name : allowed) {
+  const std::string wanted(node == nullptr ? *fallback : need_scalar(key, *node, list).scalar);
+  for (const std::string& name : words) {
     if (canonical_name(name) != canonical_name(wanted)) continue;
     record(key, name);
     return name;
   }
-  fail(key, concat(wanted, " is unknown", did_you_mean(canonical_name(wanted), allowed),
+  fail(key, concat(wanted, " is unknown", did_you_mean(canonical_name(wanted), words),
                    ", allowed: ", list));
 }
 
-std::pair<double, double> Options::number_pair(std::string_view key,
-                                               std::pair<double, double> fallback,
-                                               const NumberRule& each) const {
-  const YamlNode* node = look_up(key);
+std::pair<double, double> Options::read(const NumberPairOption& option) const {
+  const auto& [fallback, each] = option.rule;
+  const YamlNode* node = look_up(option.name);
   std::pair<double, double> value = fallback;
   if (node != nullptr) {
-    if (node->kind != YamlNode::Kind::kSequence || node->items.size() != 2) {
-      throw ConfigError(
-          node->where, path(key),
-          concat("is ", shown(*node), ", allowed: a list of two, each ", describe(each)));
-    }
-    value = {read_number(key, node->items[0], each), read_number(key, node->items[1], each)};
+    const std::vector<YamlNode>& items = need_pair(option.name, *node, describe(option.rule)).items;
+    const std::string allowed = describe(each);
+    value = {number_in(option.name, items[0], each, allowed),
+             number_in(option.name, items[1], each, allowed)};
   }
-  record(key, concat("[", shortest(value.first), ", ", shortest(value.second), "]"));
+  record(option.name, concat("[", shortest(value.first), ", ", shortest(value.second), "]"));
   return value;
 }
 
-std::vector<double> Options::numbers(std::string_view key, const NumberRule& each) const {
-  const YamlNode* node = look_up(key);
+std::vector<double> Options::read(const NumberListOption& option) const {
+  const YamlNode* node = look_up(option.name);
   if (node == nullptr) {
-    record(key, "null");
+    record(option.name, "null");
     return {};
-  }
-  if (node->kind != YamlNode::Kind::kSequence || node->items.empty()) {
-    throw ConfigError(
-        node->where, path(key),
-        concat("is ", shown(*node), ", allowed: a list of one or more, each ", describe(each)));
   }
   std::vector<double> values;
   std::vector<std::string> texts;
-  for (const YamlNode& item : node->items) {
-    values.push_back(read_number(key, item, each));
+  for (const YamlNode& item : need_list(option.name, *node, describe(option.rule)).items) {
+    const NumberRule& each = option.rule.each;
+    values.push_back(number_in(option.name, item, each, describe(each)));
     texts.push_back(shortest(values.back()));
   }
-  record(key, concat("[", join(texts, ", "), "]"));
+  record(option.name, concat("[", join(texts, ", "), "]"));
   return values;
 }
 
-std::optional<std::pair<std::int64_t, std::int64_t>> Options::range(std::string_view key) const {
-  constexpr std::string_view kAllowed = "[first, last) with 0 <= first < last";
-  const YamlNode* node = look_up(key);
+std::optional<std::pair<std::int64_t, std::int64_t>> Options::read(
+    const RangeOption& option) const {
+  const YamlNode* node = look_up(option.name);
   if (node == nullptr) {
-    record(key, "null");
+    record(option.name, "null");
     return std::nullopt;
   }
-  if (node->kind != YamlNode::Kind::kSequence || node->items.size() != 2) {
-    throw ConfigError(node->where, path(key), concat("is ", shown(*node), ", allowed: ", kAllowed));
-  }
-  const IntegerRule rule{.min = 0};
-  std::pair value{read_integer(key, node->items[0], rule), read_integer(key, node->items[1], rule)};
+  const std::string allowed = describe(option.rule);
+  const std::vector<YamlNode>& items = need_pair(option.name, *node, allowed).items;
+  const IntegerRule each{.min = 0};
+  const std::pair value{number_in(option.name, items[0], each, describe(each)),
+                        number_in(option.name, items[1], each, describe(each))};
   if (value.first >= value.second) {
-    throw ConfigError(node->where, path(key), concat("holds nothing, allowed: ", kAllowed));
+    throw ConfigError(node->where, path(option.name), concat("holds nothing, allowed: ", allowed));
   }
-  record(key, concat("[", value.first, ", ", value.second, "]"));
+  record(option.name, concat("[", value.first, ", ", value.second, "]"));
   return value;
 }
 
@@ -399,12 +401,10 @@ Options Options::named_section(std::string_view key) const {
 }
 
 std::vector<Options> Options::named_sections(std::string_view key) const {
-  constexpr std::string_view kAllowed = "allowed: a list of names or sections, of one at least";
+  constexpr std::string_view kAllowed = "a list of names or sections, of one at least";
   const YamlNode* node = look_up(key);
-  if (node == nullptr) fail(key, concat("is missing, ", kAllowed));
-  if (node->kind != YamlNode::Kind::kSequence || node->items.empty()) {
-    throw ConfigError(node->where, path(key), concat("is ", shown(*node), ", ", kAllowed));
-  }
+  if (node == nullptr) fail(key, concat("is missing, allowed: ", kAllowed));
+  static_cast<void>(need_list(key, *node, kAllowed));
   std::vector<Options> sections;
   for (std::size_t i = 0; i < node->items.size(); ++i) {
     const std::string name = concat(key, "[", i, "]");
@@ -438,27 +438,39 @@ std::vector<std::string> parts_of(const std::string& path) {
   return parts;
 }
 
-/// The line that opens a section or an item of a list; the lines of the section follow.
-std::string opening(const std::string& part) {
-  return part.starts_with('[') ? std::string("-") : part + ":";
-}
+/// A value, or a section or list with its values in the order of their first ones.
+struct Written {
+  std::string value;
+  std::vector<std::pair<std::string, Written>> inside;
+
+  Written& at(const std::string& part) {
+    for (auto& [name, written] : inside) {
+      if (name == part) return written;
+    }
+    return inside.emplace_back(part, Written()).second;
+  }
+
+  void write(std::ostream& out, const std::string& margin) const {
+    for (const auto& [name, written] : inside) {
+      out << margin << (name.starts_with('[') ? "-" : name + ":");
+      if (written.inside.empty()) out << " " << written.value;
+      out << "\n";
+      written.write(out, margin + "  ");
+    }
+  }
+};
 
 }  // namespace
 
 std::string to_yaml(const std::vector<ResolvedValue>& values) {
-  std::ostringstream out;
-  std::vector<std::string> open;
+  Written root;
   for (const ResolvedValue& entry : values) {
-    const std::vector<std::string> parts = parts_of(entry.path);
-    std::size_t depth = 0;
-    while (depth < open.size() && depth + 1 < parts.size() && open[depth] == parts[depth]) ++depth;
-    open.resize(depth);
-    for (; depth + 1 < parts.size(); ++depth) {
-      out << std::string(2 * depth, ' ') << opening(parts[depth]) << "\n";
-      open.push_back(parts[depth]);
-    }
-    out << std::string(2 * depth, ' ') << parts.back() << ": " << entry.value << "\n";
+    Written* place = &root;
+    for (const std::string& part : parts_of(entry.path)) place = &place->at(part);
+    place->value = entry.value;
   }
+  std::ostringstream out;
+  root.write(out, "");
   return out.str();
 }
 

@@ -1,12 +1,14 @@
 #pragma once
-// Options is a typed view of one section of the configuration. The code that reads a key defines
-// it, by an option (option.hpp) or by the call's type, default and range. After all keys have been
-// read, reject_unknown() refuses every key of the file that no call has read. Options records every
-// value read with its dotted path. The program prints this resolved configuration, defaults
-// included, and compares it between ranks.
+// Options is a typed view of one section of the configuration. An option (option.hpp) says the
+// name, type, range and default of a key, and read() reads it. After all keys have been read,
+// reject_unknown() refuses every key of the file that no call has read. Options records every value
+// read with its dotted path. The program prints this resolved configuration, defaults included, and
+// compares it between ranks.
+//
+//   constexpr NumberOption kLr{"lr", "learning rate", {.fallback = 1e-3, .min = 0}};
 //
 //   Options optimizer = root.section("optimizer");
-//   double lr = optimizer.number("lr", {.fallback = 1e-3, .min = 0});
+//   double lr = optimizer.read(kLr);
 //   root.reject_unknown();
 //
 // Errors: ConfigError, which says the place in the file, the key, what is wrong and what is
@@ -46,58 +48,33 @@ class Options {
   static Options parse(std::string_view yaml);
 
   /// The value of an option, checked and recorded.
-  std::int64_t read(const IntegerOption& option) const { return integer(option.name, option.rule); }
-  double read(const NumberOption& option) const { return number(option.name, option.rule); }
+  std::int64_t read(const IntegerOption& option) const;
+  double read(const NumberOption& option) const;
   /// `fallback` takes the place of the option's own.
   double read(const NumberOption& option, double fallback) const;
-  bool read(const FlagOption& option) const { return flag(option.name, option.rule.fallback); }
+  bool read(const FlagOption& option) const;
+  std::string read(const TextOption& option) const;
+  /// The path with the home folder in place of `~`; the recorded value keeps the `~`.
   std::string read(const PathOption& option) const;
   /// In the option's spelling.
   std::string read(const ChoiceOption& option) const { return read(option, option.rule.fallback); }
   /// `fallback` takes the place of the option's own.
-  std::string read(const ChoiceOption& option, std::optional<std::string_view> fallback) const;
-  std::pair<double, double> read(const NumberPairOption& option) const {
-    return number_pair(option.name, option.rule.fallback, option.rule.each);
+  std::string read(const ChoiceOption& option, std::optional<std::string_view> fallback) const {
+    return read(option, fallback, option.rule.all());
   }
-  std::optional<std::pair<std::int64_t, std::int64_t>> read(const RangeOption& option) const {
-    return range(option.name);
-  }
-  std::optional<std::int64_t> read(const OptionalIntegerOption& option) const {
-    return optional_integer(option.name, option.rule.rule);
-  }
-  std::optional<double> read(const OptionalNumberOption& option) const {
-    return optional_number(option.name, option.rule.rule);
-  }
+  /// So do `words`.
+  std::string read(const ChoiceOption& option, std::optional<std::string_view> fallback,
+                   const std::vector<std::string>& words) const;
+  std::pair<double, double> read(const NumberPairOption& option) const;
+  std::vector<double> read(const NumberListOption& option) const;
+  std::optional<std::pair<std::int64_t, std::int64_t>> read(const RangeOption& option) const;
+  std::optional<std::int64_t> read(const OptionalIntegerOption& option) const;
+  std::optional<double> read(const OptionalNumberOption& option) const;
+  /// Nothing for the word.
+  std::optional<std::int64_t> read(const IntegerOrWordOption& option) const;
+  std::optional<double> read(const NumberOrWordOption& option) const;
   /// The section of a thing that has a name and perhaps options.
   Options read(const NamedOption& option) const { return named_section(option.name); }
-
-  std::int64_t integer(std::string_view key, const IntegerRule& rule) const;
-  double number(std::string_view key, const NumberRule& rule) const;
-  bool flag(std::string_view key, bool fallback) const;
-  /// Any scalar, as the file spells it (`run: 007` is the text `007`). Without a fallback the key
-  /// must be given.
-  std::string text(std::string_view key, const std::optional<std::string>& fallback) const;
-  /// Text that is the path of a file or folder. A leading `~/` stands for the home folder of this
-  /// process; the recorded value keeps it.
-  std::string file_path(std::string_view key, const std::optional<std::string>& fallback) const;
-  /// One of `allowed`, in either spelling (`-` or `_`); returns the spelling of `allowed`.
-  std::string choice(std::string_view key, const std::vector<std::string>& allowed,
-                     const std::optional<std::string>& fallback) const;
-  /// Two numbers `[a, b]`, each within the rule.
-  std::pair<double, double> number_pair(std::string_view key, std::pair<double, double> fallback,
-                                        const NumberRule& each) const;
-  /// A list of one number or more, each within the rule; empty when the key is not given.
-  std::vector<double> numbers(std::string_view key, const NumberRule& each) const;
-  /// `[first, last)` with 0 <= first < last; nothing when the key is not given.
-  std::optional<std::pair<std::int64_t, std::int64_t>> range(std::string_view key) const;
-  /// Read an integer or a number whose absence has a meaning of its own.
-  std::optional<std::int64_t> optional_integer(std::string_view key, IntegerRule rule) const;
-  std::optional<double> optional_number(std::string_view key, NumberRule rule) const;
-
-  /// A number, or `word`, which gives no number. A missing key has the rule's fallback, else
-  /// `word`.
-  std::optional<double> number_or(std::string_view word, std::string_view key,
-                                  NumberRule rule) const;
 
   /// The section under `key`; an empty section when the key is not given.
   Options section(std::string_view key) const;
@@ -160,10 +137,23 @@ class Options {
   [[nodiscard]] const YamlNode* look_up(std::string_view key) const;
   [[nodiscard]] const YamlNode& need_scalar(std::string_view key, const YamlNode& node,
                                             std::string_view allowed) const;
-  [[nodiscard]] double read_number(std::string_view key, const YamlNode& node,
-                                   const NumberRule& rule) const;
-  [[nodiscard]] std::int64_t read_integer(std::string_view key, const YamlNode& node,
-                                          const IntegerRule& rule) const;
+  [[nodiscard]] const YamlNode& need_list(std::string_view key, const YamlNode& node,
+                                          std::string_view allowed) const;
+  [[nodiscard]] const YamlNode& need_pair(std::string_view key, const YamlNode& node,
+                                          std::string_view allowed) const;
+  /// The number in a node. Messages say what is `allowed`.
+  [[nodiscard]] double number_in(std::string_view key, const YamlNode& node, const NumberRule& rule,
+                                 const std::string& allowed) const;
+  [[nodiscard]] std::int64_t number_in(std::string_view key, const YamlNode& node,
+                                       const IntegerRule& rule, const std::string& allowed) const;
+  /// The integer or number of a key, or its fallback.
+  template <class Value, class Rule>
+  Value number(std::string_view key, const Rule& rule, const std::string& allowed) const;
+  template <class Value, class Rule>
+  std::optional<Value> number_or_null(const TypedOption<NullOr<Rule>>& option) const;
+  template <class Value, class Rule>
+  std::optional<Value> number_or_word(const TypedOption<WordOr<Rule>>& option) const;
+  std::string text(std::string_view key, std::optional<std::string_view> fallback) const;
   void record(std::string_view key, std::string value) const;
   void keep_rows(std::type_index type, AnyRows rows) const;
   [[nodiscard]] AnyRows kept_rows(std::type_index type) const;
@@ -177,7 +167,7 @@ class Options {
   std::shared_ptr<Level> level_;
 };
 
-/// Writes the values as nested YAML, in their order. Values of one section must stand together.
+/// Writes the values as nested YAML, in their order; a section stands where its first value does.
 std::string to_yaml(const std::vector<ResolvedValue>& values);
 
 }  // namespace gossamer

@@ -91,11 +91,13 @@ struct LaunchOptions {
 /// The keys of a configuration that LaunchOptions come from.
 inline constexpr NumberOption kTimeout{
     "timeout_s",
-    "seconds to wait for a peer before giving up",
+    "seconds to wait for a peer without progress before giving up with exit code 74; any byte of "
+    "the exchange is progress with tcp and threads, a whole message of at most 32 MiB with mpi; "
+    "with NCCL a whole exchange of a bucket must end in this time (docs/guide/network.md)",
     {.fallback = 300.0, .min = 0.0, .max = 1e9, .above_min = true}};
 inline constexpr IntegerOption kLocalSize{"local_size",
-                                          "ranks that count as one node",
+                                          "ranks that topologies take as one node",
                                           {.fallback = 0, .min = 0, .max = 1'000'000},
-                                          "as they really are"};
+                                          "those of one host"};
 
 }  // namespace gossamer

@@ -178,6 +178,13 @@ struct CodecEntry {
 std::span<const CodecEntry> codec_table();
 /// The rows that `options` bring along count, too.
 std::vector<std::string> codec_names(const Options& options = Options());
+
+inline constexpr ChoiceOption kCodecName{
+    "codec",
+    "what ranks send in place of their parameters, or of gradients (allreduce), or of moves "
+    "(outer of all ranks, topk there alone)",
+    {.fallback = "fp32", .names = [] { return codec_names(); }}};
+
 /// Null for `fp32`, which sends blocks as they are. Throws ConfigError for an unknown name.
 const Codec* find_codec(std::string_view name, const Options& options = Options());
 

@@ -26,6 +26,7 @@ std::unique_ptr<Schedule> make_linear_schedule(const ScheduleBase& base, const O
 namespace {
 
 constexpr NamedOption kInnerRule{"rule", "the optimizer inside", {.fallback = "sgd"}};
+constexpr ChoiceOption kInnerName{"name", "the optimizer inside"};
 
 constexpr std::array kSgd = option_list(kSgdMomentum, kSgdNesterov);
 constexpr std::array kAdam = option_list(kMomentBetas, kMomentEps, kMixingPull);
@@ -137,7 +138,7 @@ std::unique_ptr<Optimizer> make_extra(const Options& options) {
     if (entry.make_in_extra != nullptr) names.emplace_back(entry.name);
   }
   const Options inner = options.read(kInnerRule);
-  const std::string name = inner.choice("name", names, std::string(*kInnerRule.rule.fallback));
+  const std::string name = inner.read(kInnerName, kInnerRule.rule.fallback, names);
   return row_of(rows, "optimizer", name).make_in_extra(inner);
 }
 

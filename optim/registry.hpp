@@ -29,6 +29,12 @@ struct OptimizerEntry {
 std::span<const OptimizerEntry> optimizer_table();
 /// The rows that `options` bring along count, too.
 std::vector<std::string> optimizer_names(const Options& options = Options());
+
+inline constexpr ChoiceOption kOptimizerName{
+    "name", "the rule of an update", {.fallback = "accum_adamw", .names = [] {
+                                        return optimizer_names();
+                                      }}};
+
 /// Either spelling. Throws ConfigError for an unknown name or a wrong option.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name,
                                           const Options& options = Options());

@@ -159,9 +159,15 @@ constexpr std::array kTable = {
 };
 
 constexpr std::array kWrappers = {
-    WrapperEntry{"alternate", "a list of topologies, in turn", {}, make_alternate},
-    WrapperEntry{"every", "a topology in every H-th round only", every::kOptions, make_every},
-    WrapperEntry{"phases", "a list of topologies, one after the other", phases::kOptions,
+    WrapperEntry{"alternate",
+                 "a list of topologies, in turn",
+                 "[ring, {name: base-k, k: 2}]",
+                 {},
+                 make_alternate},
+    WrapperEntry{"every", "a topology in every H-th round only", "{base: one-peer-exp, period: 4}",
+                 every::kOptions, make_every},
+    WrapperEntry{"phases", "a list of topologies, one after the other",
+                 "[{until: 1000, topology: complete}, {topology: ring}]", phases::kOptions,
                  make_phases},
 };
 
@@ -260,7 +266,8 @@ std::unique_ptr<Topology> read_part(const Options& section, const World& world,
                                   join(names_of(kWrappers), ", ")));
   }
   if (wrapper != nullptr) return wrapper->make(world, section);
-  return make_topology(section.choice("name", topology_names(section), fallback), world, section);
+  return make_topology(section.read(kTopologyName, fallback, topology_names(section)), world,
+                       section);
 }
 
 }  // namespace gossamer

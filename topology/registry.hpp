@@ -34,6 +34,8 @@ struct TopologyEntry {
 struct WrapperEntry {
   std::string_view name;
   std::string_view summary;
+  /// A value of its key.
+  std::string_view example;
   /// The keys of its own section.
   std::span<const OptionEntry> options;
   /// `section` is the one that holds the key.
@@ -44,6 +46,11 @@ std::span<const TopologyEntry> topology_table();
 std::span<const WrapperEntry> wrapper_table();
 /// The rows that `options` bring along count, too.
 std::vector<std::string> topology_names(const Options& options = Options());
+
+inline constexpr ChoiceOption kTopologyName{
+    "name", "the peers of each round", {.fallback = "ring", .names = [] {
+                                          return topology_names();
+                                        }}};
 
 /// Builds a topology by name; `-` and `_` are the same. Throws ConfigError when the name is
 /// unknown, or when the world size is impossible; the message then names the sizes that work and

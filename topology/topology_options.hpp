@@ -44,7 +44,8 @@ inline constexpr std::array kOptions = option_list(kRows);
 }  // namespace lattice
 
 namespace from_file {
-inline constexpr PathOption kPath{"path", "the YAML or JSON file"};
+inline constexpr PathOption kPath{"path",
+                                  "the YAML or JSON file; docs/guide/topologies.md has its format"};
 inline constexpr std::array kOptions = option_list(kPath);
 }  // namespace from_file
 

@@ -74,7 +74,7 @@ ComputeFigures measure(const ComputeArguments& arguments, Communicator& communic
   SharedData data;
   TrainingLoop trainer(config, {.communicator = communicator,
                                 .world = world,
-                                .logger = Logger(config.log_level, ""),
+                                .logger = Logger(config.comm.log_level(), ""),
                                 .data = data.get(config),
                                 .observer = [](const ProgressState&) {}});
   for (int step = 0; step < arguments.num_warmup; ++step) time_step(trainer);

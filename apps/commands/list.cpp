@@ -1,4 +1,4 @@
-// gossamer list [KIND]
+// gossamer list [KIND] [--json | --yaml]
 
 #include "apps/commands/list.hpp"
 
@@ -11,9 +11,11 @@
 #include <type_traits>
 
 #include "apps/commands/commands.hpp"
+#include "apps/commands/reference.hpp"
 #include "apps/data/dataset.hpp"
 #include "apps/models/losses.hpp"
 #include "apps/models/models.hpp"
+#include "apps/train/sections.hpp"
 #include "base/error.hpp"
 #include "base/registry.hpp"
 #include "base/text.hpp"
@@ -58,9 +60,13 @@ Json row_of_table(const Entry& entry) {
     row["takes_codec"] = entry.takes_codec;
     row["keeps_models_equal"] = entry.equal_models == EqualModels::kAfterEveryStep;
     row["asynchronous"] = entry.asynchronous();
+    row["survives"] = entry.survives;
   }
   if constexpr (requires { entry.takes; }) row["takes"] = names_of_taken(entry.takes);
   if constexpr (requires { entry.gives; }) row["gives"] = name_of(entry.gives);
+  if constexpr (requires { entry.example; }) {
+    if (!entry.example.empty()) row["example"] = entry.example;
+  }
   row["options"] = Json::array();
   if constexpr (requires { entry.options; }) {
     for (const OptionEntry& option : entry.options) {
@@ -86,26 +92,43 @@ struct Kind {
   /// The key under which a configuration names a plug-in of this kind.
   std::string_view key;
   Json (*rows)(const PlugIns& own);
+  std::vector<PlugInRow> (*plain_rows)();
 };
 
+/// `kOwn`: the member of PlugIns with a user's rows; null: there are none of this kind.
+template <auto kTable, auto kOwn = nullptr>
+constexpr Kind kind_of(std::string_view name, std::string_view key) {
+  return {name, key,
+          [](const PlugIns& own) {
+            if constexpr (kOwn == nullptr) {
+              return rows_of_tables(kTable());
+            } else {
+              return rows_of_tables(kTable(), own.*kOwn);
+            }
+          },
+          [] {
+            std::vector<PlugInRow> rows;
+            for (const auto& entry : kTable()) {
+              rows.push_back({.name = entry.name, .summary = entry.summary});
+              if constexpr (requires { entry.options; }) rows.back().options = entry.options;
+              if constexpr (requires { entry.example; }) rows.back().example = entry.example;
+            }
+            return rows;
+          }};
+}
+
 constexpr std::array kKinds = {
-    Kind{"topologies", "topology.name",
-         [](const PlugIns& own) { return rows_of_tables(topology_table(), own.topologies); }},
-    Kind{"wrappers", "in place of topology.name: topologies made of others",
-         [](const PlugIns&) { return rows_of_tables(wrapper_table()); }},
-    Kind{"optimizers", "optimizer.name",
-         [](const PlugIns& own) { return rows_of_tables(optimizer_table(), own.optimizers); }},
-    Kind{"schedules", "lr_schedule.name",
-         [](const PlugIns&) { return rows_of_tables(schedule_table()); }},
-    Kind{"algorithms", "algorithm",
-         [](const PlugIns& own) { return rows_of_tables(algorithm_table(), own.algorithms); }},
-    Kind{"codecs", "comm.codec",
-         [](const PlugIns& own) { return rows_of_tables(codec_table(), own.codecs); }},
-    Kind{"models", "model.name", [](const PlugIns&) { return rows_of_tables(model_table()); }},
-    Kind{"losses", "train.loss", [](const PlugIns&) { return rows_of_tables(loss_table()); }},
-    Kind{"data", "data.name", [](const PlugIns&) { return rows_of_tables(dataset_table()); }},
-    Kind{"backends", "comm.backend",
-         [](const PlugIns&) { return rows_of_tables(backend_table()); }},
+    kind_of<section_table>("sections", "keys of a configuration beside those of plug-ins"),
+    kind_of<topology_table, &PlugIns::topologies>("topologies", "topology.name"),
+    kind_of<wrapper_table>("wrappers", "in place of topology.name: topologies made of others"),
+    kind_of<optimizer_table, &PlugIns::optimizers>("optimizers", "optimizer.name"),
+    kind_of<schedule_table>("schedules", "lr_schedule.name"),
+    kind_of<algorithm_table, &PlugIns::algorithms>("algorithms", "algorithm.name"),
+    kind_of<codec_table, &PlugIns::codecs>("codecs", "comm.codec"),
+    kind_of<model_table>("models", "model.name"),
+    kind_of<loss_table>("losses", "train.loss"),
+    kind_of<dataset_table>("data", "data.name"),
+    kind_of<backend_table>("backends", "comm.backend"),
 };
 
 const Kind& find_kind(std::string_view name) {
@@ -171,6 +194,13 @@ void list(const std::string& kind, bool json, const PlugIns& own) {
 
 Json rows_of_kind(std::string_view kind, const PlugIns& own) { return find_kind(kind).rows(own); }
 
+std::vector<PlugInRow> rows_named_by(std::string_view key) {
+  const auto* const kind = std::ranges::find(kKinds, key, &Kind::key);
+  return kind == kKinds.end() ? std::vector<PlugInRow>() : kind->plain_rows();
+}
+
+std::vector<PlugInRow> wrapper_rows() { return find_kind("wrappers").plain_rows(); }
+
 void print_kind(std::ostream& out, std::string_view kind, const PlugIns& own) {
   const Kind& found = find_kind(kind);
   const Json rows = found.rows(own);
@@ -183,18 +213,27 @@ void print_kind(std::ostream& out, std::string_view kind, const PlugIns& own) {
 void add_list_command(CLI::App& program, int& exit_code, const PlugIns& own) {
   auto kind = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
+  auto yaml = std::make_shared<bool>(false);
   CLI::App* command = program.add_subcommand(
       "list", "Show all names that a configuration can have, with options and defaults");
   command->add_option("kind", *kind,
                       concat("One of ", join(names_of(kKinds), ", "), "; all when not given"));
   command->add_flag("--json", *json, "As JSON: an object with an array for every kind");
+  command
+      ->add_flag("--yaml", *yaml,
+                 "As a configuration with every key and its default: configs/reference.yaml")
+      ->excludes("kind", "--json");
   command->footer(
-      "configs/reference.yaml explains the keys that all plug-ins of a kind share.\n\n"
       "Examples:\n"
       "  gossamer list optimizers\n"
-      "  gossamer list --json");
-  command->callback([kind, json, &exit_code, &own] {
-    list(*kind, *json, own);
+      "  gossamer list --json\n"
+      "  gossamer list --yaml > reference.yaml");
+  command->callback([kind, json, yaml, &exit_code, &own] {
+    if (*yaml) {
+      print_reference(std::cout);
+    } else {
+      list(*kind, *json, own);
+    }
     exit_code = static_cast<int>(ExitCode::kDone);
   });
 }

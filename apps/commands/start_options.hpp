@@ -23,7 +23,7 @@ void add_rank_options(CLI::App& command, RankOptions& options);
 /// Adds --ranks. `options` must outlive the command.
 void add_threads_option(CLI::App& command, RankOptions& options);
 
-/// Replaces the backend `auto` as read_launch_config() does, then plan_own_start(). Throws
+/// Replaces the backend `auto` as read_comm_config() does, then plan_own_start(). Throws
 /// ConfigError.
 Start plan_ranks(RankOptions& options);
 

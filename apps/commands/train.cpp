@@ -90,7 +90,7 @@ Source read_source(const TrainArguments& arguments) {
       apply_override(source.tree,
                      concat("log.timeline_steps=[", steps->begin, ", ", steps->end, "]"));
     }
-    LaunchConfig launch = read_launch_config(arguments.own.options(source.tree));
+    LaunchConfig launch = read_comm_config(arguments.own.options(source.tree)).launch;
     launch.options.num_ranks = arguments.num_ranks;
     source.launch = std::move(launch);
   } catch (const ConfigError& error) {
@@ -184,14 +184,14 @@ class TrainRun {
     seed_generator(config.seed, world, "tcp");
     TrainingLoop trainer(config, {.communicator = communicator,
                                   .world = world,
-                                  .logger = Logger(config.log_level, "joining"),
+                                  .logger = Logger(config.comm.log_level(), "joining"),
                                   .data = data_.get(config),
                                   .stop = stop_,
                                   .saves_checkpoints = true,
                                   .joins = true,
                                   .resume_command = command_of_start()});
     trainer.run(nullptr);
-    write_report(trainer, config, Logger(config.log_level, ""));
+    write_report(trainer, config, Logger(config.comm.log_level(), ""));
   }
 
   void run(Communicator& communicator, const World& world) {
@@ -208,7 +208,7 @@ class TrainRun {
       return read;
     });
     agree(communicator, "their configuration", lines_of(config.resolved));
-    const Logger logger(config.log_level, world.size > 1 ? concat("rank ", world.rank) : "");
+    const Logger logger(config.comm.log_level(), world.size > 1 ? concat("rank ", world.rank) : "");
     const auto share = set_compute_threads(config, world, &communicator);
     seed_generator(config.seed, world, start_.is_rank ? "tcp" : source_.launch.backend);
     if (world.rank == 0) warn(config, logger);
@@ -362,7 +362,7 @@ class TrainRun {
     } else if (folder.replaces_earlier_run()) {
       logger.warning(concat("the run that was in ", folder.path(),
                             " is replaced when this one has its first ",
-                            config.survives ? "step" : "record"));
+                            config.comm.survives() ? "step" : "record"));
     }
     logger.info(concat(describe(config.phases), ", ", world.size,
                        world.size == 1 ? " rank, " : " ranks, ", trainer.total_steps(),

@@ -89,7 +89,7 @@ void DataPlan::deal_from(std::int64_t step) {
 
 void DataPlan::deal() {
   batches_.emplace(batches_of(config_, setup_, changes_));
-  if (!config_.scale_lr || !steps_.in_step()) return;
+  if (!config_.comm.scale_lr || !steps_.in_step()) return;
   steps_.scale_lr(static_cast<double>(changes_.back().num_ranks) / changes_.front().num_ranks);
 }
 

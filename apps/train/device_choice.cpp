@@ -1,6 +1,7 @@
 #include "apps/train/device_choice.hpp"
 
 #include "apps/train/agreement.hpp"
+#include "apps/train/sections.hpp"
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
@@ -8,10 +9,10 @@
 namespace gossamer::apps {
 
 DeviceChoice read_device_choice(const Options& device) {
-  return {.name = device.choice("name", {"auto", "cpu", "cuda"}, "cpu"),
+  return {.name = device.read(device_section::kName),
           .wires = read_wire_choice(device),
-          .precision = precision(device.choice("precision", precision_names(), "float32")),
-          .graph = device.flag("graph", false)};
+          .precision = precision(device.read(device_section::kPrecision)),
+          .graph = device.read(device_section::kGraph)};
 }
 
 Device device_of_rank(const DeviceChoice& choice, const Placement& placement, int num_gpus) {

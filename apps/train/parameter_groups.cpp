@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <regex>
 
+#include "apps/train/sections.hpp"
 #include "base/registry.hpp"
 #include "base/text.hpp"
 #include "optim/registry.hpp"
@@ -23,9 +24,9 @@ void check_pattern(const Options& group, const std::string& match) {
 std::shared_ptr<const Optimizer> read_own_optimizer(const Options& group,
                                                     const OptimizerSection& section) {
   group.allow("optimizer");
-  const std::string name = group.has("optimizer")
-                               ? group.choice("optimizer", optimizer_names(group), section.name)
-                               : section.name;
+  const std::string name = group.has("optimizer") ? group.read(group_section::kOptimizer,
+                                                               std::nullopt, optimizer_names(group))
+                                                  : section.name;
   const OptimizerEntry& row = row_of(rows_for(group, optimizer_table()), "optimizer", name);
   for (const OptionEntry& option : row.options) group.allow(option.name);
   const auto given = std::ranges::find_if(
@@ -47,7 +48,7 @@ std::shared_ptr<const Optimizer> read_own_optimizer(const Options& group,
 double read_lr_factor(const Options& group, double lr) {
   group.allow("lr");
   if (!group.has("lr")) return 1.0;
-  const double own = group.number("lr", {.min = 0.0});
+  const double own = group.read(group_section::kLr);
   if (lr == 0.0 && own != 0.0) {
     group.fail("lr", "is a multiple of optimizer.lr, which is 0, allowed: 0");
   }
@@ -56,20 +57,18 @@ double read_lr_factor(const Options& group, double lr) {
 
 ParameterGroup read_group(const Options& group, const OptimizerSection& section) {
   // Keys of equal names mean other things to other optimizers.
-  if (!group.has("optimizer") ||
-      canonical_name(group.text("optimizer", "")) == canonical_name(section.name)) {
+  const TextOption own{.name = group_section::kOptimizer.name};
+  if (!group.has(own.name) || canonical_name(group.read(own)) == canonical_name(section.name)) {
     group.inherit(section.options);
   }
-  ParameterGroup read{.vectors = group.flag("vectors", false)};
+  ParameterGroup read{.vectors = group.read(group_section::kVectors)};
   if (group.has("match") || !read.vectors) {
-    read.match = group.text("match", std::nullopt);
+    read.match = group.read(group_section::kMatch);
     check_pattern(group, *read.match);
   }
   read.lr_factor = read_lr_factor(group, section.lr);
   group.allow("weight_decay");
-  if (group.has("weight_decay")) {
-    read.weight_decay = group.number("weight_decay", {.min = 0.0});
-  }
+  if (group.has("weight_decay")) read.weight_decay = group.read(group_section::kWeightDecay);
   read.optimizer = read_own_optimizer(group, section);
   return read;
 }

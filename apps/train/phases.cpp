@@ -1,5 +1,6 @@
 #include "apps/train/phases.hpp"
 
+#include "apps/train/sections.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "topology/registry.hpp"
@@ -50,26 +51,26 @@ std::optional<ConsensusControl> read_control(const Options& options,
   }
   const Options section = options.section(kKey);
   ConsensusControl control;
-  control.target = section.number("target", {.min = 0.0, .max = 1e6, .above_min = true});
-  control.hysteresis =
-      section.number("hysteresis", {.fallback = 0.5, .min = 0.0, .max = 1.0, .below_max = true});
-  control.every = section.integer("every", {.fallback = 50, .min = 1, .max = 1'000'000'000});
+  control.target = section.read(consensus_section::kTarget);
+  control.hysteresis = section.read(consensus_section::kHysteresis);
+  control.every = section.read(consensus_section::kEvery);
   control.sparse = read_topology_of(algorithm, section, place);
   return control;
 }
 
 /// The algorithm of a section, and its consensus control.
-RunPhase read_algorithm_of(const Options& section, const std::optional<std::string>& fallback,
+RunPhase read_algorithm_of(const Options& section, std::optional<std::string_view> fallback,
                            const Place& place) {
   RunPhase phase;
-  phase.method.algorithm = {section.choice("name", algorithm_names(section), fallback), section};
+  phase.method.algorithm = {section.read(kAlgorithmName, fallback, algorithm_names(section)),
+                            section};
   phase.control = read_control(section, phase.method.algorithm, place);
   return phase;
 }
 
 /// An item of `phases`. Its topology is null if it names none.
 RunPhase read_phase(const Options& part, const Place& place) {
-  RunPhase phase = read_algorithm_of(part.named_section("algorithm"), std::nullopt, place);
+  RunPhase phase = read_algorithm_of(part.read(phase_section::kAlgorithm), std::nullopt, place);
   const AlgorithmEntry& entry = phase.method.algorithm.entry();
   if (part.has("topology")) {
     if (!phase.method.algorithm.needs_topology()) {
@@ -77,7 +78,9 @@ RunPhase read_phase(const Options& part, const Place& place) {
     }
     phase.method.topology = read_topology_of(phase.method.algorithm, part, place);
   }
-  phase.method.average = part.flag("average", entry.needs_equal_models());
+  FlagOption average = phase_section::kAverage;
+  average.rule.fallback = entry.needs_equal_models();
+  phase.method.average = part.read(average);
   if (!phase.method.average && entry.needs_equal_models()) {
     part.fail("average", concat("is false, but ", entry.name,
                                 " begins with equal models on all ranks, allowed: true"));
@@ -125,7 +128,7 @@ std::vector<RunPhase> read_phases(const Options& root, const World& world,
   const Options section = root.named_section("algorithm");
   std::vector<RunPhase> phases;
   if (!section.has("phases")) {
-    phases.push_back(read_algorithm_of(section, "gossip", place));
+    phases.push_back(read_algorithm_of(section, kAlgorithmName.rule.fallback, place));
   } else {
     if (section.has("name")) section.fail("phases", "stands beside name, allowed: one of the two");
     const std::vector<Options> parts = section.named_sections("phases");
@@ -134,13 +137,14 @@ std::vector<RunPhase> read_phases(const Options& root, const World& world,
       phases.push_back(read_phase(parts[p], place));
       phases.back().first_step = first;
       if (p + 1 < parts.size()) {
-        first = parts[p].integer("until", {.min = first + 1, .max = kManyRounds - 1});
+        IntegerOption until = phase_section::kUntil;
+        until.rule.min = first + 1;
+        first = parts[p].read(until);
       } else if (parts[p].has("until")) {
         parts[p].fail("until", "the last phase has no end; leave this key out");
       }
     }
   }
-  // Behind all of `algorithm`, because values of one section stand together (to_yaml()).
   share_topology(root.section("topology"), place, phases);
   return phases;
 }

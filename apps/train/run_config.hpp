@@ -26,9 +26,27 @@
 
 namespace gossamer::apps {
 
+/// The sections `comm` and `fault`, and the log level: what a process must know before its ranks
+/// exist, and what its ranks use later.
+struct CommConfig {
+  LaunchConfig launch;
+  /// Null: blocks are sent as they are.
+  const Codec* codec = nullptr;
+  /// True: ranks that are left when others die go on from their mean.
+  bool resync = true;
+  /// True: the learning rate grows and falls with the number of ranks.
+  bool scale_lr = false;
+  /// The name of the topology that fits every world.
+  std::string fallback_topology = {};
+
+  /// True: the run goes on when ranks die.
+  [[nodiscard]] bool survives() const { return launch.options.fault.survives; }
+  [[nodiscard]] LogLevel log_level() const { return launch.options.log_level; }
+};
+
 /// Replaces the backend `auto` by that of default_backend(). Of `options.meeting`, takes the number
 /// of streams, the interface and the secret.
-LaunchConfig read_launch_config(const Options& root);
+CommConfig read_comm_config(const Options& root);
 
 struct RunConfig {
   std::uint64_t seed = 0;
@@ -56,8 +74,7 @@ struct RunConfig {
   Checkpoints checkpoints;
 
   DeviceChoice device;
-  /// Seconds that an exchange may take.
-  double comm_timeout_s = 0.0;
+  CommConfig comm;
   std::unique_ptr<const ModelFactory> model;
   /// A safetensors file with the initial values; empty: none.
   std::string model_init;
@@ -76,12 +93,6 @@ struct RunConfig {
   /// The phases in another world, in which fault.fallback_topology takes the place of topologies
   /// that do not fit.
   std::function<std::vector<RunPhase>(const World& world)> phases_in;
-  /// True: the run goes on when ranks die (FaultOptions).
-  bool survives = false;
-  /// True: ranks that are left when others die go on from their mean.
-  bool resync = true;
-  /// True: the learning rate grows and falls with the number of ranks.
-  bool scale_lr = false;
   /// The exchanges of the first phase.
   ExchangeOptions exchange;
   std::shared_ptr<const Optimizer> optimizer;
@@ -103,7 +114,6 @@ struct RunConfig {
   /// As in DataParallelOptions: 0 means that the first steps try several sizes.
   std::int64_t bucket_bytes = 0;
 
-  LogLevel log_level = LogLevel::kInfo;
   std::string progress;
   bool tensorboard = false;
   /// The file for the timeline of all ranks; empty: none.

@@ -101,7 +101,7 @@ StepRunner::StepRunner(const RunConfig& config, const TrainingSetup& setup, Data
       device_(config.device, {.host = setup.communicator,
                               .world = setup.world,
                               .logger = setup.logger,
-                              .timeout_s = config.comm_timeout_s,
+                              .timeout_s = config.comm.launch.options.timeout_s,
                               .joins = setup.joins}),
       step_timeline_(make_timeline(config, setup)),
       net_(place_net(make_net_together(config, setup, loss_), config, device_.device())),

@@ -98,7 +98,7 @@ void SurvivalControl::catch_up(std::int64_t step) {
 void SurvivalControl::enter(const Membership& membership) {
   membership_ = membership;
   setup_.world = membership.world;
-  setup_.logger = Logger(config_.log_level, concat("rank ", membership.world.rank));
+  setup_.logger = Logger(config_.comm.log_level(), concat("rank ", membership.world.rank));
   parts_.checkpoints.close_world();
   introduce(membership);
   if (parts_.state.has_ended) return;
@@ -107,7 +107,7 @@ void SurvivalControl::enter(const Membership& membership) {
   // A file of topologies may be another one on this host.
   agree_with_first(setup_.communicator, "their topologies", parts_.phases.topologies_text());
   AlgorithmSwitch to = parts_.phases.method();
-  to.average = config_.resync;
+  to.average = config_.comm.resync;
   StepRunner& runner = parts_.runner;
   runner.model().resume({.to = to, .joins = setup_.joins});
   runner.settle_ema();

@@ -99,8 +99,7 @@ std::string reason_of(const WireChoice& choice, const std::vector<std::string>& 
 }  // namespace
 
 WireChoice read_wire_choice(const Options& device) {
-  return {.share = device.flag("share", false),
-          .exchange = device.choice("exchange", {"auto", "nccl", "mpi", "host"}, "auto")};
+  return {.share = device.read(kSharesGpus), .exchange = device.read(kGpuExchange)};
 }
 
 WireKind choose_wires(std::string_view exchange, const std::vector<std::string>& nccl,

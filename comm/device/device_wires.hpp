@@ -30,6 +30,14 @@ struct WireChoice {
   std::string exchange = "auto";
 };
 
+inline constexpr FlagOption kSharesGpus{
+    "share", "true: a node may have more ranks than GPUs; they take turns (docs/guide/gpu.md)"};
+inline constexpr ChoiceOption kGpuExchange{
+    "exchange",
+    "how GPUs exchange: nccl; mpi: from their own memory; host: through the host's; auto: the "
+    "first of these that all ranks have",
+    {.words = {"auto", "nccl", "mpi", "host"}, .fallback = "auto"}};
+
 /// Throws ConfigError for a wrong value.
 WireChoice read_wire_choice(const Options& device);
 

@@ -171,7 +171,7 @@ AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback) {
   for (const char* const key : {"phases", "consensus_control"}) {
     if (section.has(key)) section.fail(key, "only gossamer train follows this; give a name alone");
   }
-  return {section.choice("name", algorithm_names(section), std::string(fallback)), section};
+  return {section.read(kAlgorithmName, fallback, algorithm_names(section)), section};
 }
 
 }  // namespace gossamer

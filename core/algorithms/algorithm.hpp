@@ -242,6 +242,11 @@ std::span<const AlgorithmEntry> algorithm_table();
 /// The rows that `options` bring along count, too.
 std::vector<std::string> algorithm_names(const Options& options = Options());
 
+inline constexpr ChoiceOption kAlgorithmName{
+    "name", "what the ranks send", {.fallback = "gossip", .names = [] {
+                                      return algorithm_names();
+                                    }}};
+
 /// An algorithm with its options: `gossip`, or {"allreduce", Options::parse("delay: 1")}.
 class AlgorithmChoice {
  public:

@@ -12,7 +12,8 @@ inline constexpr IntegerOption kShareMoments{
     {.fallback = 0, .min = 0, .max = 1'000'000}};
 inline constexpr IntegerOption kShareMomentum{
     "share_momentum",
-    "steps between two averages of momentum over all ranks, 0: never",
+    "steps between two averages of first moments, or of the momentum of sgd, lion and muon, over "
+    "all ranks, a multiple of share_moments; 0: never",
     {.fallback = 0, .min = 0, .max = 1'000'000}};
 inline constexpr std::array kOptions = option_list(kShareMoments, kShareMomentum);
 }  // namespace gossip
@@ -86,11 +87,13 @@ inline constexpr NumberOption kErrorDecay{
     {.fallback = 1.0, .min = 0.0, .max = 1.0}};
 inline constexpr IntegerOption kShareMoments{
     "share_moments",
-    "steps between two averages of Adam's second moments, a multiple of every; 0: never",
+    "steps between two averages of Adam's second moments over the ranks that average models, a "
+    "multiple of every; 0: never",
     {.fallback = 0, .min = 0, .max = 1'000'000}};
 inline constexpr IntegerOption kShareMomentum{
     "share_momentum",
-    "steps between two averages of momentum, a multiple of every; 0: never",
+    "steps between two averages of first moments, or of the momentum of sgd, lion and muon, over "
+    "the ranks that average models, a multiple of share_moments; 0: never",
     {.fallback = 0, .min = 0, .max = 1'000'000}};
 inline constexpr std::array kOptions =
     option_list(kEvery, kKind, kRounds, kLr, kMomentum, kStreaming, kLate, kBlend, kErrorDecay,

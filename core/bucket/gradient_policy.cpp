@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "base/registry.hpp"
 #include "base/text.hpp"
+#include "core/bucket/bucket_options.hpp"
 
 namespace gossamer {
 namespace {
@@ -46,9 +47,8 @@ void read_clipping(const Options& section, GradientOptions& gradients) {
                  "is given without grad_clip, so that nothing would be clipped, allowed: both, as "
                  "with grad_clip: global, or none");
   }
-  gradients.clip_mode = clip_mode(section.choice("grad_clip", clip_mode_names(), "none"));
-  gradients.clip_norm =
-      section.number("grad_clip_norm", {.fallback = 1.0, .min = 0.0, .above_min = true});
+  gradients.clip_mode = clip_mode(section.read(kGradClip));
+  gradients.clip_norm = section.read(kGradClipNorm);
 }
 
 GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,

@@ -22,6 +22,12 @@
 namespace gossamer::python {
 namespace {
 
+constexpr NumberOption kAdaptiveFactor{
+    "adaptive_factor", "the factor that the weights begin with", {.min = 0.0, .max = 1.0}};
+constexpr FlagOption kRuleSeesWholeStep{"rule_sees_whole_step",
+                                        "the caller's rule takes all buckets at once"};
+constexpr FlagOption kAverage{"average", "the ranks begin the algorithm from their mean"};
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -62,8 +68,7 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   Pipeline::Config read = read_engine_options(root, session_->world());
   if (!session_->shares_memory()) read.exchange.shares_memory = false;
   if (root.has("adaptive_factor")) {
-    adaptive_factor_ =
-        std::make_shared<ChangingFactor>(root.number("adaptive_factor", {.min = 0.0, .max = 1.0}));
+    adaptive_factor_ = std::make_shared<ChangingFactor>(root.read(kAdaptiveFactor));
     auto& topology = read.exchange.topology;
     topology = with_edge_weights(topology, adaptive_factor(adaptive_factor_));
   }
@@ -74,7 +79,7 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
     read.optimizer = read_optimizer(optimizer);
   } else {
     read.own_rule = [this](std::span<const OwnRuleStep> steps) { apply_rule(steps); };
-    read.rule_sees_whole_step = root.flag("rule_sees_whole_step", false);
+    read.rule_sees_whole_step = root.read(kRuleSeesWholeStep);
   }
   is_asynchronous_ = read.exchange.algorithm.entry().asynchronous();
   if (is_asynchronous_ && read.rule_sees_whole_step) {
@@ -286,7 +291,7 @@ void Engine::end_average(bool keep) {
 
 void Engine::switch_to(const std::string& options) {
   const Options root = given_options(options);
-  const bool average = root.flag("average", false);
+  const bool average = root.read(kAverage);
   const ExchangeOptions next = read_exchange(root, session_->world());
   root.reject_unknown();
   model().switch_to({.algorithm = next.algorithm, .topology = next.topology, .average = average});

@@ -9,6 +9,7 @@
 #include "base/yaml.hpp"
 #include "comm/backends.hpp"
 #include "core/algorithms/plug_ins.hpp"
+#include "core/bucket/bucket_options.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 #include "topology/topology_file.hpp"
@@ -16,9 +17,23 @@
 namespace gossamer::python {
 namespace {
 
+constexpr TextOption kClass{"class", "the name of the user's class"};
+constexpr TextOption kRounds{"rounds", "what a topology file holds"};
+constexpr TextOption kName{"name", "of a codec or an optimizer"};
+constexpr TextOption kCodec{"name", "of the codec", {.fallback = "fp32"}};
+constexpr IntegerOption kBucketBytes{"bucket_bytes", "0: the first steps try sizes", {.min = 0}};
+constexpr FlagOption kSharedMemory{
+    "shared_memory", "ranks of one host read each other's memory", {.fallback = true}};
+constexpr IntegerOption kThreads{
+    "threads", "threads of an update", {.fallback = 1, .min = 1, .max = 1024}};
+constexpr FlagOption kKeepsNonfinite{"keeps_nonfinite", "gradients count as they are"};
+constexpr PathOption kTimeline{
+    "timeline", "the file for the timeline of all ranks; \"\": none", {.fallback = ""}};
+constexpr RangeOption kTimelineSteps{"timeline_steps", "steps that the timeline records"};
+
 std::unique_ptr<Topology> make_own(const World& world, const Options& options) {
-  const std::string name = options.text("class", std::nullopt);
-  TopologyFile given = read_topology_text(options.text("rounds", std::nullopt), name);
+  const std::string name = options.read(kClass);
+  TopologyFile given = read_topology_text(options.read(kRounds), name);
   given.name = name;
   return checked_topology(std::move(given), name, world, options, "rounds");
 }
@@ -38,7 +53,7 @@ void read_comm(const Options& root, World& world, ExchangeOptions& exchange) {
   const Options comm = root.section("comm");
   if (comm.has("codec")) {
     const Options section = comm.named_section("codec");
-    const Codec* const codec = find_codec(section.text("name", std::nullopt), section);
+    const Codec* const codec = find_codec(section.read(kName), section);
     if (exchange.codec != nullptr && codec != exchange.codec) {
       comm.fail("codec", "is another one than codec, allowed: one of the two");
     }
@@ -55,10 +70,11 @@ void read_comm(const Options& root, World& world, ExchangeOptions& exchange) {
 
 /// The size of a bucket in bytes: the program's `buckets: {size_mb: N}`, or else bucket_bytes.
 std::int64_t read_bucket_bytes(const Options& root, std::int64_t fallback) {
-  const std::int64_t bytes = root.integer("bucket_bytes", {.fallback = fallback, .min = 0});
+  IntegerOption bucket_bytes = kBucketBytes;
+  bucket_bytes.rule.fallback = fallback;
+  const std::int64_t bytes = root.read(bucket_bytes);
   if (!root.has("buckets")) return bytes;
-  const auto size_mb = root.section("buckets").number_or(
-      "auto", "size_mb", {.fallback = 25.0, .min = 0.0, .max = 1e6, .above_min = true});
+  const auto size_mb = root.section("buckets").read(kBucketSizeMb);
   constexpr double kMib = 1024.0 * 1024.0;
   return size_mb ? std::max<std::int64_t>(1, static_cast<std::int64_t>(*size_mb * kMib)) : 0;
 }
@@ -71,9 +87,9 @@ Options given_options(const std::string& yaml) {
 
 ExchangeOptions read_exchange(const Options& root, const World& given) {
   ExchangeOptions exchange{.algorithm = read_algorithm(root),
-                           .shares_memory = root.flag("shared_memory", true)};
+                           .shares_memory = root.read(kSharedMemory)};
   const Options codec = root.named_section("codec");
-  exchange.codec = find_codec(codec.text("name", "fp32"), codec);
+  exchange.codec = find_codec(codec.read(kCodec), codec);
   World world = given;
   read_comm(root, world, exchange);
   const Options topology = root.named_section("topology");
@@ -87,8 +103,7 @@ ExchangeOptions read_exchange(const Options& root, const World& given) {
 
 std::shared_ptr<const Optimizer> read_optimizer(const std::string& yaml) {
   const Options section = Options::parse(yaml);
-  std::shared_ptr<const Optimizer> optimizer =
-      make_optimizer(section.text("name", std::nullopt), section);
+  std::shared_ptr<const Optimizer> optimizer = make_optimizer(section.read(kName), section);
   section.reject_unknown();
   return optimizer;
 }
@@ -96,11 +111,10 @@ std::shared_ptr<const Optimizer> read_optimizer(const std::string& yaml) {
 Pipeline::Config read_engine_options(const Options& root, const World& world) {
   Pipeline::Config options;
   options.exchange = read_exchange(root, world);
-  options.num_threads =
-      static_cast<int>(root.integer("threads", {.fallback = 1, .min = 1, .max = 1024}));
+  options.num_threads = static_cast<int>(root.read(kThreads));
   read_clipping(root, options.gradients);
-  options.gradients.nonfinite = nonfinite(root.choice("nonfinite", nonfinite_names(), "abort"));
-  if (root.flag("keeps_nonfinite", false)) {
+  options.gradients.nonfinite = nonfinite(root.read(kNonfinite));
+  if (root.read(kKeepsNonfinite)) {
     options.gradients.nonfinite = NonFinite::kKeep;
   }
   options.bucket_bytes = read_bucket_bytes(root, options.bucket_bytes);
@@ -109,8 +123,8 @@ Pipeline::Config read_engine_options(const Options& root, const World& world) {
 }
 
 std::optional<StepTimeline::Config> read_timeline(const Options& root, bool is_asynchronous) {
-  StepTimeline::Config config{.path = root.file_path("timeline", ""), .about = "Python"};
-  if (const auto steps = root.range("timeline_steps")) {
+  StepTimeline::Config config{.path = root.read(kTimeline), .about = "Python"};
+  if (const auto steps = root.read(kTimelineSteps)) {
     config.steps = {.begin = steps->first, .end = steps->second};
     if (config.path.empty()) {
       root.fail("timeline_steps", "is given without timeline, allowed: both, or none");

@@ -33,8 +33,8 @@ TEST(OptionsTree, SectionsMustBeMappings) {
             "f.yaml:1:4: a: is text, allowed: a section of key: value lines");
   EXPECT_EQ(what_of<ConfigError>([&] { (void)root.section("b"); }),
             "f.yaml:2:4: b: is a list, allowed: a section of key: value lines");
-  EXPECT_EQ(root.section("c").integer("x", {.fallback = 4}), 4);
-  EXPECT_EQ(root.section("d").integer("x", {.fallback = 4}), 4);
+  EXPECT_EQ(root.section("c").read(IntegerOption{.name = "x", .rule = {.fallback = 4}}), 4);
+  EXPECT_EQ(root.section("d").read(IntegerOption{.name = "x", .rule = {.fallback = 4}}), 4);
 }
 
 TEST(OptionsTree, HasTellsWhatIsGiven) {
@@ -48,8 +48,8 @@ TEST(OptionsTree, HasTellsWhatIsGiven) {
 
 TEST(OptionsTree, RefusesUnknownKeysWithASuggestion) {
   const Options root = read("seed: 1\nepohcs: 3\n");
-  (void)root.integer("seed", {});
-  (void)root.integer("epochs", {.fallback = 1});
+  (void)root.read(IntegerOption{.name = "seed"});
+  (void)root.read(IntegerOption{.name = "epochs", .rule = {.fallback = 1}});
   EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
             "f.yaml:2:1: epohcs: unknown key (did you mean epochs?), allowed: seed, epochs");
 }
@@ -57,16 +57,16 @@ TEST(OptionsTree, RefusesUnknownKeysWithASuggestion) {
 TEST(OptionsTree, RefusesUnknownKeysOfNestedSections) {
   const Options root = read("a:\n  b:\n    known: 1\n    other: 2\n");
   const Options inner = root.section("a").section("b");
-  (void)inner.integer("known", {});
+  (void)inner.read(IntegerOption{.name = "known"});
   EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
             "f.yaml:4:5: a.b.other: unknown key, allowed: known");
-  (void)inner.integer("other", {});
+  (void)inner.read(IntegerOption{.name = "other"});
   EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }), "");
 }
 
 TEST(OptionsTree, RefusesSectionsThatNobodyTakes) {
   const Options root = read("seed: 1\nextra:\n  a: 1\n");
-  (void)root.integer("seed", {});
+  (void)root.read(IntegerOption{.name = "seed"});
   EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
             "f.yaml:2:1: extra: unknown key, allowed: seed");
 }
@@ -76,7 +76,7 @@ TEST(OptionsTree, ChecksASectionByItselfToo) {
   const Options mine = root.section("mine");
   EXPECT_EQ(what_of<ConfigError>([&] { mine.reject_unknown(); }).rfind("f.yaml:2:3: mine.x: ", 0),
             0U);
-  (void)mine.integer("x", {});
+  (void)mine.read(IntegerOption{.name = "x"});
   EXPECT_EQ(what_of<ConfigError>([&] { mine.reject_unknown(); }), "");
 }
 
@@ -85,8 +85,8 @@ TEST(OptionsTree, KeysTakenThroughAnyViewAreKnown) {
   const Options one = root.section("s");
   const Options two = root.section("s");
   const Options copy = one;
-  (void)copy.integer("a", {});
-  (void)two.integer("b", {});
+  (void)copy.read(IntegerOption{.name = "a"});
+  (void)two.read(IntegerOption{.name = "b"});
   EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }), "");
 }
 
@@ -106,28 +106,30 @@ TEST(OptionsTree, FailNamesThePlaceOfTheKey) {
 }
 
 TEST(OptionsTree, ParseTakesSectionsWrittenInCode) {
-  EXPECT_EQ(Options::parse("accum_iter: 4").integer("accum_iter", {}), 4);
+  EXPECT_EQ(Options::parse("accum_iter: 4").read(IntegerOption{.name = "accum_iter"}), 4);
   const Options two = Options::parse("{a: 1, b: {c: 2}}");
-  EXPECT_EQ(two.section("b").integer("c", {}), 2);
+  EXPECT_EQ(two.section("b").read(IntegerOption{.name = "c"}), 2);
   EXPECT_FALSE(Options::parse("").has("a"));
-  EXPECT_EQ(what_of<ConfigError>([] { (void)Options::parse("a: x").integer("a", {}); }),
-            "options:1:5: a: x is not an integer, allowed: an integer");
+  EXPECT_EQ(
+      what_of<ConfigError>([] { (void)Options::parse("a: x").read(IntegerOption{.name = "a"}); }),
+      "options:1:5: a: x is not an integer, allowed: an integer");
 }
 
 /// Reads one value of every kind.
 void read_all(const Options& root) {
-  (void)root.integer("i", {.fallback = -4});
-  (void)root.number("n", {.fallback = 0.1});
+  (void)root.read(IntegerOption{.name = "i", .rule = {.fallback = -4}});
+  (void)root.read(NumberOption{.name = "n", .rule = {.fallback = 0.1}});
   const Options section = root.section("s");
-  (void)section.flag("f", true);
-  (void)section.text("t", "plain");
+  (void)section.read(FlagOption{.name = "f", .rule = {.fallback = true}});
+  (void)section.read(TextOption{.name = "t", .rule = {.fallback = "plain"}});
   const Options inner = section.section("inner");
-  (void)inner.choice("c", {"one-peer", "ring"}, "ring");
-  (void)inner.number_pair("p", {0.9, 0.999}, {});
-  (void)section.range("r");
+  (void)inner.read(
+      ChoiceOption{.name = "c", .rule = {.words = {"one-peer", "ring"}, .fallback = "ring"}});
+  (void)inner.read(NumberPairOption{.name = "p", .rule = {.fallback = {0.9, 0.999}}});
+  (void)section.read(RangeOption{.name = "r"});
   const Options last = root.section("z");
-  (void)last.optional_integer("oi", {});
-  (void)last.optional_number("on", {});
+  (void)last.read(OptionalIntegerOption{.name = "oi"});
+  (void)last.read(OptionalNumberOption{.name = "on"});
 }
 
 TEST(OptionsTree, RecordsEveryValueInTheOrderOfReading) {
@@ -150,11 +152,16 @@ TEST(OptionsTree, RecordsEveryValueInTheOrderOfReading) {
             "  on: null\n");
 }
 
+TEST(OptionsTree, WritesASectionOnceWhereItsFirstValueStands) {
+  EXPECT_EQ(to_yaml({{"log.level", "info"}, {"run.seed", "1"}, {"log.every", "10"}}),
+            "log:\n  level: info\n  every: 10\nrun:\n  seed: 1\n");
+}
+
 TEST(OptionsTree, RecordsAValueOnce) {
   const Options root = read("a: 2\n");
-  (void)root.integer("a", {});
-  (void)root.number("b", {.fallback = 1});
-  (void)root.number("a", {});
+  (void)root.read(IntegerOption{.name = "a"});
+  (void)root.read(NumberOption{.name = "b", .rule = {.fallback = 1}});
+  (void)root.read(NumberOption{.name = "a"});
   ASSERT_EQ(root.resolved().size(), 2U);
   EXPECT_EQ(root.resolved()[0].path, "a");
   EXPECT_EQ(root.resolved()[0].value, "2");
@@ -182,22 +189,23 @@ TEST(OptionsTree, AnyTextReadsBackTheSame) {
         std::string("zero\0byte", 9), std::string("caf\xC3\xA9"), std::string("\x7f"),
         std::string("C:\\new\\x41")}) {
     const Options defaults;
-    (void)defaults.text("t", value);
+    (void)defaults.read(TextOption{.name = "t", .rule = {.fallback = value}});
     const std::string yaml = to_yaml(defaults.resolved());
-    EXPECT_EQ(read(yaml).text("t", std::nullopt), value) << yaml;
+    EXPECT_EQ(read(yaml).read(TextOption{.name = "t"}), value) << yaml;
   }
 }
 
 TEST(NamedSection, TakesANameForASection) {
   const Options root = read("a: ring\nb: {name: base-k, k: 2}\nd: [1]\n");
-  EXPECT_EQ(root.named_section("a").text("name", std::nullopt), "ring");
+  EXPECT_EQ(root.named_section("a").read(TextOption{.name = "name"}), "ring");
   const Options b = root.named_section("b");
-  EXPECT_EQ(b.text("name", std::nullopt), "base-k");
-  EXPECT_EQ(b.integer("k", {}), 2);
+  EXPECT_EQ(b.read(TextOption{.name = "name"}), "base-k");
+  EXPECT_EQ(b.read(IntegerOption{.name = "k"}), 2);
   EXPECT_FALSE(root.named_section("c").has("name"));
   EXPECT_EQ(what_of<ConfigError>([&] { (void)root.named_section("d"); }),
             "f.yaml:3:4: d: is a list, allowed: a name, or a section of key: value lines");
-  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.named_section("a").integer("name", {}); }),
+  EXPECT_EQ(what_of<ConfigError>(
+                [&] { (void)root.named_section("a").read(IntegerOption{.name = "name"}); }),
             "f.yaml:1:4: a.name: ring is not an integer, allowed: an integer");
 }
 
@@ -205,9 +213,9 @@ TEST(NamedSections, AreTheItemsOfAList) {
   const Options root = read("l: [ring, {name: torus, rows: 2, colour: 1}]\ne: []\nt: x\n");
   const std::vector<Options> items = root.named_sections("l");
   ASSERT_EQ(items.size(), 2U);
-  EXPECT_EQ(items[0].text("name", std::nullopt), "ring");
-  EXPECT_EQ(items[1].text("name", std::nullopt), "torus");
-  EXPECT_EQ(items[1].integer("rows", {}), 2);
+  EXPECT_EQ(items[0].read(TextOption{.name = "name"}), "ring");
+  EXPECT_EQ(items[1].read(TextOption{.name = "name"}), "torus");
+  EXPECT_EQ(items[1].read(IntegerOption{.name = "rows"}), 2);
   EXPECT_EQ(what_of<ConfigError>([&] { items[1].reject_unknown(); }),
             "f.yaml:1:34: l[1].colour: unknown key, allowed: name, rows");
   const std::string allowed = "allowed: a list of names or sections, of one at least";
@@ -223,17 +231,17 @@ TEST(NamedSections, AreWrittenAsAList) {
   const Options root = read("t: {l: [ring, {name: torus, rows: 2}], u: 5}\nz: 1\n");
   const Options t = root.section("t");
   for (const Options& item : t.named_sections("l")) {
-    (void)item.text("name", std::nullopt);
-    (void)item.optional_integer("rows", {});
+    (void)item.read(TextOption{.name = "name"});
+    (void)item.read(OptionalIntegerOption{.name = "rows"});
   }
-  (void)t.integer("u", {});
-  (void)root.integer("z", {});
+  (void)t.read(IntegerOption{.name = "u"});
+  (void)root.read(IntegerOption{.name = "z"});
   const std::string written = to_yaml(root.resolved());
   EXPECT_EQ(written,
             "t:\n  l:\n    -\n      name: \"ring\"\n      rows: null\n"
             "    -\n      name: \"torus\"\n      rows: 2\n  u: 5\nz: 1\n");
   const Options again = read(written);
-  EXPECT_EQ(again.section("t").named_sections("l")[1].integer("rows", {}), 2);
+  EXPECT_EQ(again.section("t").named_sections("l")[1].read(IntegerOption{.name = "rows"}), 2);
 }
 
 TEST(AcceptUnknown, LetsASectionPass) {

@@ -26,23 +26,25 @@ std::string error_of(std::string_view assignment) {
 
 TEST(Override, ReplacesOneValueAndLeavesTheRest) {
   const Options root = with({"run.seed=8", "top=-2"});
-  EXPECT_EQ(root.section("run").integer("seed", {}), 8);
-  EXPECT_EQ(root.section("run").text("name", std::nullopt), "x");
-  EXPECT_EQ(root.integer("top", {}), -2);
+  EXPECT_EQ(root.section("run").read(IntegerOption{.name = "seed"}), 8);
+  EXPECT_EQ(root.section("run").read(TextOption{.name = "name"}), "x");
+  EXPECT_EQ(root.read(IntegerOption{.name = "top"}), -2);
 }
 
 TEST(Override, LastOneWins) {
-  EXPECT_EQ(with({"run.seed=8", "run.seed=9"}).section("run").integer("seed", {}), 9);
+  EXPECT_EQ(with({"run.seed=8", "run.seed=9"}).section("run").read(IntegerOption{.name = "seed"}),
+            9);
 }
 
 TEST(Override, TypesValuesAsInAFile) {
   const Options root =
       with({"a=[1.5, 2]", "b={c: 3}", "d='4'", "e=true", "f=x=y", "run=null", "g="});
-  EXPECT_EQ(root.number_pair("a", {0, 0}, {}), std::pair(1.5, 2.0));
-  EXPECT_EQ(root.section("b").integer("c", {}), 3);
-  EXPECT_NE(what_of<ConfigError>([&] { (void)root.integer("d", {}); }), "");
-  EXPECT_TRUE(root.flag("e", false));
-  EXPECT_EQ(root.text("f", std::nullopt), "x=y");
+  EXPECT_EQ(root.read(NumberPairOption{.name = "a", .rule = {.fallback = {0, 0}}}),
+            std::pair(1.5, 2.0));
+  EXPECT_EQ(root.section("b").read(IntegerOption{.name = "c"}), 3);
+  EXPECT_NE(what_of<ConfigError>([&] { (void)root.read(IntegerOption{.name = "d"}); }), "");
+  EXPECT_TRUE(root.read(FlagOption{.name = "e"}));
+  EXPECT_EQ(root.read(TextOption{.name = "f"}), "x=y");
   EXPECT_FALSE(root.has("run"));
   EXPECT_FALSE(root.has("g"));
 }
@@ -50,17 +52,18 @@ TEST(Override, TypesValuesAsInAFile) {
 TEST(Override, MakesTheSectionsItNeeds) {
   YamlNode empty = parse_yaml("", "f.yaml");
   apply_override(empty, "a.b.c=5");
-  EXPECT_EQ(Options(std::move(empty)).section("a").section("b").integer("c", {}), 5);
+  EXPECT_EQ(Options(std::move(empty)).section("a").section("b").read(IntegerOption{.name = "c"}),
+            5);
 }
 
 TEST(Override, IsThePlaceThatErrorsName) {
   const Options root = with({"run.seed=many", "run.sede=1"});
   const Options run = root.section("run");
-  EXPECT_EQ(what_of<ConfigError>([&] { (void)run.integer("seed", {}); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)run.read(IntegerOption{.name = "seed"}); }),
             "command line: run.seed: many is not an integer, allowed: an integer");
-  (void)run.text("seed", std::nullopt);
-  (void)run.text("name", std::nullopt);
-  (void)root.integer("top", {});
+  (void)run.read(TextOption{.name = "seed"});
+  (void)run.read(TextOption{.name = "name"});
+  (void)root.read(IntegerOption{.name = "top"});
   (void)root.has("list");
   EXPECT_EQ(what_of<ConfigError>([&] { run.reject_unknown(); }),
             "command line: run.sede: unknown key (did you mean seed?), allowed: seed, name");
@@ -84,13 +87,13 @@ TEST(Override, AddsOptionsToALoneName) {
   YamlNode root = parse_yaml("algorithm: allreduce\n", "f.yaml");
   apply_override(root, "algorithm.delay=1");
   const Options section = Options(std::move(root)).named_section("algorithm");
-  EXPECT_EQ(section.text("name", std::nullopt), "allreduce");
-  EXPECT_EQ(section.integer("delay", {}), 1);
+  EXPECT_EQ(section.read(TextOption{.name = "name"}), "allreduce");
+  EXPECT_EQ(section.read(IntegerOption{.name = "delay"}), 1);
 }
 
 TEST(Override, RefusesSubKeysOfValues) {
   const Options root = with({"top.sub=1"});
-  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.integer("top", {}); }),
+  EXPECT_EQ(what_of<ConfigError>([&] { (void)root.read(IntegerOption{.name = "top"}); }),
             "command line: top: is a mapping, allowed: an integer");
   EXPECT_EQ(error_of("list.0=1"), "command line: list.0: has no sub-keys: it is set at f.yaml:5:7");
 }
@@ -105,7 +108,7 @@ TEST(Override, RefusesComments) {
                                     {"'#1'", "#1"},
                                     {"\"say \\\" #1\"", "say \" #1"}}) {
     const Options root = with({std::string("run.name=") + value});
-    EXPECT_EQ(root.section("run").text("name", std::nullopt), text);
+    EXPECT_EQ(root.section("run").read(TextOption{.name = "name"}), text);
   }
 }
 

@@ -75,7 +75,9 @@ std::unique_ptr<Topology> make_phases(const World& world, const Options& section
       if (part.has("until")) part.fail("until", "the last phase has no end; leave this key out");
       break;
     }
-    first = part.integer(phases::kUntil.name, {.min = first + 1, .max = kManyRounds - 1});
+    IntegerOption until = phases::kUntil;
+    until.rule.min = first + 1;
+    first = part.read(until);
   }
   return std::make_unique<Phases>(std::move(result));
 }

@@ -226,7 +226,7 @@ StepEngine::StepEngine(std::string_view text, const PlugIns& own) : text_(text) 
       own.options(parse_yaml(concat("engine: ", text), "--engine")).named_section("engine");
   std::vector<std::string> names = algorithm_names(section);
   names.emplace_back(kCompute);
-  const std::string name = section.choice("name", names, std::nullopt);
+  const std::string name = section.read(kAlgorithmName, std::nullopt, names);
   if (name != kCompute) algorithm_.emplace(name, section);
   section.reject_unknown();
 }

@@ -7,20 +7,34 @@
 namespace gossamer::apps {
 namespace {
 
-constexpr NumberRule kLatency{.min = 0.0, .max = 1e3};
-constexpr NumberRule kLost{.fallback = 0.0, .min = 0.0, .max = 1.0};
-constexpr NumberRule kLossRate{.min = 0.0, .max = 1.0};
-constexpr IntegerRule kStreams{.min = 1, .max = 1'000'000};
-constexpr NumberRule kBandwidth{.min = 0.0, .max = 1e15, .above_min = true};
+constexpr NumberOption kLatency{
+    "latency_s", "seconds of a short message", {.min = 0.0, .max = 1e3}};
+constexpr NumberOption kLost{"lost_s_per_byte",
+                             "seconds that a byte costs both ranks",
+                             {.fallback = 0.0, .min = 0.0, .max = 1.0}};
+constexpr OptionalNumberOption kLossRate{
+    "loss_rate", "the share of packets that are lost", {{.min = 0.0, .max = 1.0}}};
+constexpr OptionalIntegerOption kNumStreams{
+    "streams", "connections that the link was measured with", {{.min = 1, .max = 1'000'000}}};
+constexpr NumberOption kBandwidth{"bandwidth_bytes_per_s",
+                                  "bytes that a rank sends in a second",
+                                  {.min = 0.0, .max = 1e15, .above_min = true}};
+constexpr NumberOption kUpdateSpeed{"update_bytes_per_s",
+                                    "bytes of parameters that a rank mixes and updates in a second",
+                                    {.fallback = 0.0, .min = 0.0, .max = 1e15}};
+constexpr OptionalNumberOption kComputeTime{
+    "compute_s", "seconds of forward and backward of a step", {{.min = 0.0, .max = 1e6}}};
+constexpr ChoiceOption kMeasuredBackend{
+    "backend", "that the links were measured with", {.words = {"threads", "mpi", "tcp"}}};
 
 std::optional<LinkSpeed> read_speed(const Options& section, std::string_view key) {
   if (!section.has(key)) return std::nullopt;
   const Options speed = section.section(key);
-  return LinkSpeed{.latency_s = speed.number("latency_s", kLatency),
-                   .bandwidth = speed.number("bandwidth_bytes_per_s", kBandwidth),
-                   .lost_s_per_byte = speed.number("lost_s_per_byte", kLost),
-                   .num_streams = speed.optional_integer("streams", kStreams),
-                   .loss_rate = speed.optional_number("loss_rate", kLossRate)};
+  return LinkSpeed{.latency_s = speed.read(kLatency),
+                   .bandwidth = speed.read(kBandwidth),
+                   .lost_s_per_byte = speed.read(kLost),
+                   .num_streams = speed.read(kNumStreams),
+                   .loss_rate = speed.read(kLossRate)};
 }
 
 }  // namespace
@@ -32,12 +46,9 @@ Links assumed_links() {
 
 Links read_links(const Options& section) {
   Links links{.within = read_speed(section, "within"), .between = read_speed(section, "between")};
-  links.update_bytes_per_s =
-      section.number("update_bytes_per_s", {.fallback = 0.0, .min = 0.0, .max = 1e15});
-  links.compute_s = section.optional_number("compute_s", {.min = 0.0, .max = 1e6});
-  if (section.has("backend")) {
-    links.backend = section.choice("backend", {"threads", "mpi", "tcp"}, std::nullopt);
-  }
+  links.update_bytes_per_s = section.read(kUpdateSpeed);
+  links.compute_s = section.read(kComputeTime);
+  if (section.has("backend")) links.backend = section.read(kMeasuredBackend);
   links.regions = read_regions(section);
   if (!links.within && !links.between) {
     section.fail("within", "is missing, and so is between; allowed: one of them or both");

@@ -17,6 +17,10 @@ namespace {
 constexpr double kAssumedComputeMs = 100.0;
 constexpr std::size_t kMostBuckets = 256;
 constexpr NumberRule kBytes{.min = 1.0, .max = 1e15};
+constexpr NumberListOption kBucketBytes{"bucket_bytes", "the bytes of each bucket", {kBytes}};
+constexpr PathOption kLinksFile{"name", "the file of the links"};
+constexpr ChoiceOption kPlannedDevice{
+    "device", "where the ranks compute", {.words = {"cpu", "cuda"}, .fallback = "cpu"}};
 constexpr NumberRule kMicroseconds{.min = 0.0, .max = 1e9};
 constexpr NumberRule kGbit{.min = 1e-6, .max = 1e6};
 
@@ -76,7 +80,7 @@ Links read_given_links(const Options& root) {
   if (!root.has("links")) return assumed_links();
   const Options section = root.named_section("links");
   if (!section.has("name")) return read_links(section);
-  return read_links_file(section.file_path("name", std::nullopt));
+  return read_links_file(section.read(kLinksFile));
 }
 
 Links read_all_links(const Options& root, std::vector<std::string>& assumed) {
@@ -108,7 +112,7 @@ double read_compute_ms(const Options& root, const Links& links, std::vector<std:
 std::vector<double> read_buckets(const Options& root, int world_size) {
   const auto model_bytes = root.read(kModelBytes);
   const double bucket_mb = root.read(kBucketMb);
-  std::vector<double> buckets = root.numbers("bucket_bytes", kBytes);
+  std::vector<double> buckets = root.read(kBucketBytes);
   if (buckets.size() > kMostBuckets) {
     root.fail("bucket_bytes",
               concat("has ", buckets.size(), " buckets, allowed: up to ", kMostBuckets));
@@ -125,15 +129,15 @@ std::vector<double> read_buckets(const Options& root, int world_size) {
 void read_algorithms(const Options& root, PlanOptions& options) {
   if (root.has("algorithm")) {
     for (const Options& section : root.named_sections("algorithm")) {
-      const std::string name = section.choice("name", algorithm_names(section), std::nullopt);
+      const std::string name = section.read(kAlgorithmName, std::nullopt, algorithm_names(section));
       options.algorithms.emplace_back(name, section);
     }
   }
   const Options section = root.named_section("optimizer");
   options.optimizer =
-      make_optimizer(section.choice("name", optimizer_names(section), "adamw"), section);
+      make_optimizer(section.read(kOptimizerName, "adamw", optimizer_names(section)), section);
   options.is_plain = root.has("codec");
-  options.codec = find_codec(root.choice("codec", codec_names(root), "fp32"), root);
+  options.codec = find_codec(root.read(kCodecName, "fp32", codec_names(root)), root);
   if (options.codec != nullptr) options.is_plain = false;
 }
 
@@ -172,7 +176,7 @@ PlanRequest read_plan(const Options& root) {
                    .seed = static_cast<std::uint64_t>(root.read(kSeed)),
                    .bucket_bytes = read_buckets(root, world.size)};
   options.budget = root.read(kBudget);
-  options.on_gpu = root.choice("device", {"cpu", "cuda"}, "cpu") == "cuda";
+  options.on_gpu = root.read(kPlannedDevice) == "cuda";
   read_algorithms(root, options);
   root.reject_unknown();
   return request;

@@ -9,15 +9,20 @@
 namespace gossamer::apps {
 namespace {
 
-constexpr NumberRule kPathLatency{.min = 0.0, .max = 1e3};
-constexpr NumberRule kPathBandwidth{.min = 0.0, .max = 1e15, .above_min = true};
+constexpr TextOption kRegionName{"name", "the name of a region"};
+constexpr IntegerOption kNumNodes{
+    "nodes", "nodes of a region", {.fallback = 1, .min = 1, .max = 4096}};
+constexpr NumberOption kPathLatency{
+    "latency_s", "seconds of a short message", {.min = 0.0, .max = 1e3}};
+constexpr NumberOption kPathBandwidth{"bandwidth_bytes_per_s",
+                                      "bytes that a region sends in a second",
+                                      {.min = 0.0, .max = 1e15, .above_min = true}};
 
 std::vector<Region> read_list(const Options& section) {
   std::vector<Region> list;
   for (const Options& each : section.named_sections("regions")) {
-    Region region{.name = each.text("name", std::nullopt)};
-    region.num_nodes =
-        static_cast<int>(each.integer("nodes", {.fallback = 1, .min = 1, .max = 4096}));
+    Region region{.name = each.read(kRegionName)};
+    region.num_nodes = static_cast<int>(each.read(kNumNodes));
     if (std::ranges::find(list, region.name, &Region::name) != list.end()) {
       each.fail("name", concat("is ", region.name, " a second time, allowed: a name for each"));
     }
@@ -36,7 +41,7 @@ std::pair<std::size_t, std::size_t> read_ends(const Options& path,
   for (const Region& region : list) names.push_back(region.name);
   std::vector<std::size_t> ends;
   for (const Options& end : path.named_sections("between")) {
-    const std::string name = end.text("name", std::nullopt);
+    const std::string name = end.read(kRegionName);
     const auto found = std::ranges::find(names, name);
     if (found == names.end()) {
       path.fail("between", concat("names ", name, ", allowed: ", join(names, ", ")));
@@ -87,8 +92,8 @@ Regions read_regions(const Options& section) {
     const auto [a, b] = read_ends(each, regions.list);
     if (given[a][b]) each.fail("between", "names this pair a second time");
     given[a][b] = given[b][a] = true;
-    const RegionPath path{.latency_s = each.number("latency_s", kPathLatency),
-                          .bandwidth = each.number("bandwidth_bytes_per_s", kPathBandwidth)};
+    const RegionPath path{.latency_s = each.read(kPathLatency),
+                          .bandwidth = each.read(kPathBandwidth)};
     regions.paths[a][b] = regions.paths[b][a] = path;
   }
   for (std::size_t a = 0; a < num; ++a) {

@@ -6,6 +6,7 @@
 
 #include <Eigen/Dense>
 
+#include "apps/lab/simulate/simulation_options.hpp"
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "base/registry.hpp"
@@ -32,9 +33,9 @@ Random rank_random(const ProblemSize& size, int rank) {
 class Quadratic final : public SimulatedProblem {
  public:
   Quadratic(const Options& options, const ProblemSize& size)
-      : size_(size), noise_(options.number("noise", {.fallback = 0.1, .min = 0.0})) {
-    const double condition = options.number("condition", {.fallback = 10.0, .min = 1.0});
-    const double heterogeneity = options.number("heterogeneity", {.fallback = 1.0, .min = 0.0});
+      : size_(size), noise_(options.read(simulate_options::kNoise)) {
+    const double condition = options.read(simulate_options::kCondition);
+    const double heterogeneity = options.read(simulate_options::kHeterogeneity);
     const auto dim = static_cast<std::size_t>(size.dim);
     Random random(size.seed, kProblemStream);
     for (std::size_t d = 0; d < dim; ++d) {
@@ -104,10 +105,10 @@ class Logistic final : public SimulatedProblem {
  public:
   Logistic(const Options& options, const ProblemSize& size)
       : size_(size),
-        samples_(options.integer("samples", {.fallback = 64, .min = 1, .max = 1'000'000})),
-        batch_(options.integer("batch_size", {.fallback = 8, .min = 0, .max = 1'000'000})),
-        l2_(options.number("l2", {.fallback = 1e-2, .min = 0.0, .above_min = true})) {
-    const double heterogeneity = options.number("heterogeneity", {.fallback = 1.0, .min = 0.0});
+        samples_(options.read(simulate_options::kSamples)),
+        batch_(options.read(simulate_options::kBatchSize)),
+        l2_(options.read(simulate_options::kL2)) {
+    const double heterogeneity = options.read(simulate_options::kHeterogeneity);
     if (size.dim > kMostDim) {
       options.fail("name", concat("logistic looks for its optimum with a matrix of dim x dim, and ",
                                   "dim is ", size.dim, ", allowed: up to ", kMostDim));
@@ -238,7 +239,7 @@ constexpr std::array kTable = {
 std::vector<std::string> problem_names() { return names_of(kTable); }
 
 std::unique_ptr<SimulatedProblem> make_problem(const Options& options, const ProblemSize& size) {
-  const std::string name = options.choice("name", problem_names(), "quadratic");
+  const std::string name = options.read(simulate_options::kProblem);
   return row_of(kTable, "problem", name).make(options, size);
 }
 

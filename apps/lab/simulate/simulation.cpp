@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "apps/lab/simulate/simulation_options.hpp"
 #include "apps/lab/simulate/virtual_ranks.hpp"
 #include "base/cores.hpp"
 #include "base/error.hpp"
@@ -16,7 +17,6 @@
 namespace gossamer::apps {
 namespace {
 
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
 constexpr std::int64_t kMostBytes = std::int64_t{16} << 30;
 constexpr std::uint64_t kStartStream = 2;
 // Distances below this fraction of the first one are rounding.
@@ -27,9 +27,9 @@ void read_training(const Options& options, SimulationConfig& config) {
   const std::string reason = config.algorithm.why_not({.topology = config.topology.get()});
   if (!reason.empty()) options.fail("algorithm", reason);
   const Options optimizer = options.named_section("optimizer");
-  const std::string name = optimizer.choice("name", optimizer_names(optimizer), "sgd");
-  config.lr = optimizer.number("lr", {.fallback = 0.05, .min = 0.0});
-  config.weight_decay = optimizer.number("weight_decay", {.fallback = 0.0, .min = 0.0});
+  const std::string name = optimizer.read(kOptimizerName, "sgd", optimizer_names(optimizer));
+  config.lr = optimizer.read(simulate_options::kLr);
+  config.weight_decay = optimizer.read(simulate_options::kWeightDecay);
   config.optimizer = make_optimizer(name, optimizer);
   if (config.optimizer->needs_matrices()) {
     optimizer.fail("name",
@@ -202,19 +202,20 @@ class Run {
 
 SimulationConfig read_simulation(const Options& options) {
   SimulationConfig config;
-  config.trains = options.choice("kind", {"consensus", "sgd"}, "consensus") == "sgd";
-  const auto size = static_cast<int>(options.integer("world_size", {.min = 1, .max = kMostRanks}));
-  const auto local =
-      static_cast<int>(options.integer("local_world_size", {.fallback = 0, .min = 0, .max = size}));
+  config.trains = options.read(simulate_options::kKind) == "sgd";
+  const auto size = static_cast<int>(options.read(simulate_options::kWorldSize));
+  IntegerOption local_size = simulate_options::kLocalWorldSize;
+  local_size.rule.max = size;
+  const auto local = static_cast<int>(options.read(local_size));
   if (local > 0 && size % local != 0) {
     options.fail("local_world_size",
                  concat(local, " does not divide the ", size, " ranks, allowed: a divisor of it"));
   }
   config.world = {.rank = 0, .size = size, .node_size = local > 0 ? local : size};
-  config.rounds = options.integer("rounds", {.fallback = 1000, .min = 1, .max = 100'000'000});
-  config.dim = options.integer("dim", {.fallback = 64, .min = 1, .max = std::int64_t{1} << 30});
-  config.seed = static_cast<std::uint64_t>(options.integer("seed", {.fallback = 0, .min = 0}));
-  config.codec = find_codec(options.choice("codec", codec_names(options), "fp32"), options);
+  config.rounds = options.read(simulate_options::kRounds);
+  config.dim = options.read(simulate_options::kDim);
+  config.seed = static_cast<std::uint64_t>(options.read(simulate_options::kSeed));
+  config.codec = find_codec(options.read(kCodecName, "fp32", codec_names(options)), options);
   check_memory(options, config);
   config.topology = read_topology(options.named_section("topology"), config.world, "ring");
   if (config.trains) {

@@ -142,7 +142,7 @@ Source read_source(const StudyRequest& request) {
     YamlNode tree = read_yaml_file(request.config_path);
     for (const std::string& text : request.overrides) apply_override(tree, text);
     source.config = read_study_config(tree, request.config_path, request.own);
-    source.launch = read_launch_config(as_base(source.config.base, request.own));
+    source.launch = read_comm_config(as_base(source.config.base, request.own)).launch;
   } catch (const ConfigError& error) {
     source.error = error;
   }
@@ -205,7 +205,7 @@ class StudyRank {
         const RunConfig checked = read_run_config(as_base(run.tree, shared_.request.own), world_,
                                                   shared_.request.config_path);
         lines.push_back(lines_of(checked.resolved));
-        level_ = checked.log_level;
+        level_ = checked.comm.log_level();
         mode_ = checked.progress;
       }
       return true;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/train/sections.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/registry.hpp"
@@ -16,6 +17,9 @@
 
 namespace gossamer::apps {
 namespace {
+
+constexpr IntegerOption kWorkers{
+    "workers", "ranks of each run", {.min = 1, .max = kMaxStudyWorkers}};
 
 using Kind = YamlNode::Kind;
 
@@ -107,7 +111,7 @@ Item labelled(const YamlNode& node, const std::string& key) {
   Item item{"", node};
   if (node.find("label") != nullptr) {
     std::erase_if(item.node.entries, [](const auto& pair) { return pair.first.name == "label"; });
-    item.label = Options(node).text("label", std::nullopt);
+    item.label = Options(node).read(TextOption{"label", "the name in folders"});
     const bool fine = item.label == label_of(text_node(item.label, node.where));
     if (!fine || item.label.empty()) {
       throw ConfigError(node.find("label")->where, key + ".label",
@@ -189,7 +193,7 @@ std::vector<Seed> read_seeds(const YamlNode& study) {
   for (std::size_t i = 0; i < list.items.size(); ++i) {
     const std::string key = concat("seeds[", i, "]");
     const YamlNode& node = list.items[i];
-    seeds.push_back({item_options(node, key).integer(key, {.min = 0}), node});
+    seeds.push_back({item_options(node, key).read(IntegerOption{key, "a seed", {.min = 0}}), node});
     items.push_back({std::to_string(seeds.back().value), node});
   }
   check_distinct(items, "seeds");
@@ -209,8 +213,9 @@ std::vector<Heterogeneity> read_heterogeneity(const YamlNode& study) {
   for (std::size_t i = 0; i < list.items.size(); ++i) {
     const std::string key = concat("dirichlet_alpha[", i, "]");
     const YamlNode& node = list.items[i];
-    // The bounds of data.dirichlet_alpha.
-    all.push_back({item_options(node, key).optional_number(key, {.min = 1e-6, .max = 1e6}), node});
+    OptionalNumberOption alpha = data_section::kDirichletAlpha;
+    alpha.name = key;
+    all.push_back({item_options(node, key).read(alpha), node});
     items.push_back({heterogeneity_label(all.back().alpha), node});
   }
   check_distinct(items, "dirichlet_alpha");
@@ -406,14 +411,13 @@ StudyConfig read_study_config(const YamlNode& root, const std::string& config_pa
   StudyConfig config;
   config.base = options.has("base") ? *root.find("base") : nothing;
   check_base(config.base);
-  config.workers =
-      static_cast<int>(section.integer("workers", {.min = 1, .max = kMaxStudyWorkers}));
+  config.workers = static_cast<int>(section.read(kWorkers));
   config.workers_where = study.find("workers")->where;
-  const std::filesystem::path stem = std::filesystem::path(config_path).stem();
-  config.output_dir =
-      section.file_path("output_dir", (std::filesystem::path("runs") / stem).string());
+  const auto folder = std::filesystem::path("runs") / std::filesystem::path(config_path).stem();
+  const PathOption output_dir{"output_dir", "the folder of the runs", {folder.native()}};
+  config.output_dir = section.read(output_dir);
   if (config.output_dir.empty()) {
-    section.fail("output_dir", "is empty, allowed: the path of a folder");
+    section.fail(output_dir.name, "is empty, allowed: the path of a folder");
   }
   expand(study, own, config);
   return config;

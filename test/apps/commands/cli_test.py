@@ -5,6 +5,7 @@ import json
 import re
 import struct
 import sys
+from pathlib import Path
 
 import cli_case
 from cli_case import K_MPIEXEC, K_PROCESS_BACKENDS, CliCase, needs_mpi, without_times
@@ -95,8 +96,8 @@ class CommandLine(CliCase):
 
 
 class List(CliCase):
-    K_KINDS = ["topologies", "wrappers", "optimizers", "schedules", "algorithms", "codecs", "models",
-               "losses", "data", "backends"]
+    K_KINDS = ["sections", "topologies", "wrappers", "optimizers", "schedules", "algorithms",
+               "codecs", "models", "losses", "data", "backends"]
 
     def test_is_json_alone_on_stdout(self):
         done = self.gossamer("list", "--json")
@@ -130,8 +131,13 @@ class List(CliCase):
                 for option in row["options"]:
                     self.assertIn(f" {option['name']}: {option['summary']}", unwrapped)
 
+    def test_prints_the_reference(self):
+        reference = Path(__file__).parents[3] / "configs" / "reference.yaml"
+        self.assertEqual(self.gossamer("list", "--yaml").stdout, reference.read_text())
+        self.assertIn("excludes", self.gossamer("list", "data", "--yaml", code=2).stderr)
+
     def test_refuses_a_kind_that_there_is_not(self):
-        self.assertIn("optimisers (did you mean optimizers?), allowed: topologies, ",
+        self.assertIn("optimisers (did you mean optimizers?), allowed: sections, ",
                       self.gossamer("list", "optimisers", code=2).stderr)
 
 

@@ -202,7 +202,7 @@ TEST(ListedOptions, AreThoseOfBackends) {
   for (const BackendEntry& entry : backend_table()) {
     expect_true_options({.name = entry.name,
                          .options = entry.options,
-                         .make = [](const Options& given) { (void)read_launch_config(given); },
+                         .make = [](const Options& given) { (void)read_comm_config(given); },
                          .before = "comm: ",
                          .prefix = "comm.",
                          .shared = {"backend", "codec", "interface", "secret_file", "security",

@@ -6,18 +6,20 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "apps/commands/list.hpp"
+#include "apps/commands/reference.hpp"
 #include "apps/lab/plan/links.hpp"
 #include "apps/lab/simulate/simulation.hpp"
 #include "apps/lab/study/study_config.hpp"
 #include "apps/train/run_config.hpp"
+#include "apps/train/sections.hpp"
 #include "base/text.hpp"
 #include "comm/backends.hpp"
 #include "core/algorithms/algorithm.hpp"
@@ -172,7 +174,7 @@ TEST(Overrides, AreRefusedWhenMalformed) {
 
 TEST(LaunchConfig, HoldsWhatIsNeededBeforeAnyRankRuns) {
   const auto read = [](const std::string& yaml) {
-    return read_launch_config(Options(parse_yaml(yaml, "conf.yaml")));
+    return read_comm_config(Options(parse_yaml(yaml, "conf.yaml"))).launch;
   };
   const LaunchConfig plain = read("");
   EXPECT_EQ(plain.backend, default_backend());
@@ -264,46 +266,6 @@ TEST(ConfigsFolder, HoldsStudysWhoseRunsCanBeRead) {
   }
 }
 
-/// reference.yaml as lines: dotted path -> what stands behind the colon.
-struct Reference {
-  std::map<std::string, std::string> active;
-  std::map<std::string, std::string> commented;
-  /// The text behind a commented value.
-  std::map<std::string, std::string> notes;
-
-  /// What stands there for a commented key with the plug-in `name`: its own value, where the note
-  /// ends with `; name: value`.
-  [[nodiscard]] std::string value_with(const std::string& path, const std::string& name) const {
-    static const std::regex kOwn("; ([a-z0-9_]+): (\\S+)$");
-    const std::string& note = notes.at(path);
-    std::smatch match;
-    const bool is_own = std::regex_search(note, match, kOwn) && match[1] == name;
-    return is_own ? match[2].str() : commented.at(path);
-  }
-};
-
-Reference read_reference() {
-  static const std::regex kTop("^([a-z_]+):(.*)$");
-  static const std::regex kActive("^  ([a-z_]+): (.*)$");
-  static const std::regex kCommented("^  # ([a-z_]+): (.*?)(?: +#(.*))?$");
-  Reference reference;
-  std::ifstream file(kConfigs / "reference.yaml");
-  std::string section;
-  std::smatch match;
-  for (std::string line; std::getline(file, line);) {
-    if (std::regex_match(line, match, kTop)) {
-      section = match[1];
-      if (match[2].length() > 0) reference.active[section] = match[2];
-    } else if (std::regex_match(line, match, kActive)) {
-      reference.active[concat(section, ".", match[1])] = match[2];
-    } else if (std::regex_match(line, match, kCommented)) {
-      reference.commented[concat(section, ".", match[1])] = match[2];
-      reference.notes[concat(section, ".", match[1])] = match[3];
-    }
-  }
-  return reference;
-}
-
 /// Configurations that choose every row of every table once, as overrides.
 std::vector<std::vector<std::string>> all_choices() {
   std::vector<std::vector<std::string>> choices;
@@ -339,6 +301,30 @@ std::vector<std::vector<std::string>> all_choices() {
   return choices;
 }
 
+/// All keys that `gossamer list` shows, as dotted paths.
+std::set<std::string> listed_keys() {
+  std::set<std::string> keys;
+  for (const SectionEntry& section : section_table()) {
+    for (const OptionEntry& option : section.options) {
+      const std::string path = concat(section.name, ".", option.name);
+      keys.insert(path);
+      for (const PlugInRow& row : rows_named_by(path)) {
+        for (const OptionEntry& own : row.options) keys.insert(concat(section.name, ".", own.name));
+      }
+    }
+  }
+  return keys;
+}
+
+TEST(ReferenceConfig, IsWhatTheProgramPrints) {
+  std::ostringstream printed;
+  print_reference(printed);
+  std::ifstream file(kConfigs / "reference.yaml");
+  std::ostringstream found;
+  found << file.rdbuf();
+  EXPECT_EQ(found.str(), printed.str()) << "gossamer list --yaml > configs/reference.yaml";
+}
+
 TEST(ReferenceConfig, HoldsTheDefaults) {
   const RunConfig defaults = read_text("");
   const RunConfig reference = read_config(kConfigs / "reference.yaml");
@@ -348,52 +334,64 @@ TEST(ReferenceConfig, HoldsTheDefaults) {
     EXPECT_EQ(resolved(reference.resolved, value.path), value.value) << value.path;
   }
   EXPECT_EQ(reference.output_dir, "runs/reference");
-  // Every default stands there as a value, not as a comment.
-  const Reference lines = read_reference();
-  for (const ResolvedValue& value : defaults.resolved) {
-    EXPECT_TRUE(lines.active.contains(value.path)) << value.path;
-  }
-  EXPECT_EQ(lines.active.size(), defaults.resolved.size());
 }
 
-TEST(ReferenceConfig, HoldsEveryKeyOfEveryPlugInInItsSection) {
-  const Reference lines = read_reference();
-  std::set<std::string> known;
+TEST(ReferenceConfig, ShowsEveryDefaultAsAValue) {
+  std::ostringstream printed;
+  print_reference(printed);
+  const Options printed_tree(parse_yaml(printed.str(), "printed"));
+  for (const ResolvedValue& value : read_text("").resolved) {
+    const std::size_t dot = value.path.find('.');
+    const std::string key = value.path.substr(dot + 1);
+    // Null is as good as absent.
+    if (value.value == "null") continue;
+    EXPECT_TRUE(printed_tree.section(value.path.substr(0, dot)).has(key)) << value.path;
+  }
+}
+
+TEST(ReferenceConfig, ShowsValidExamples) {
+  for (const SectionEntry& section : section_table()) {
+    if (section.example.empty()) continue;
+    EXPECT_EQ(refusal("", {concat(section.name, "=", section.example)}), "") << section.name;
+  }
+  for (const PlugInRow& row : wrapper_rows()) {
+    EXPECT_EQ(refusal("", {concat("topology.", row.name, "=", row.example)}), "") << row.name;
+  }
+}
+
+TEST(Sections, ListTheKeysThatAreRead) {
+  const std::set<std::string> listed = listed_keys();
+  std::set<std::string> read;
   for (const auto& choice : all_choices()) {
     for (const ResolvedValue& value : read_text("", choice).resolved) {
       std::string path = value.path;
       // `leaders: ring` stands for a section with a name.
       if (path == "topology.leaders.name") path = "topology.leaders";
       if (path == "optimizer.rule.name") path = "optimizer.rule";
-      // The keys of the optimizer inside stand there as its own.
       if (path.starts_with("optimizer.rule.")) continue;
-      EXPECT_TRUE(lines.active.contains(path) || lines.commented.contains(path))
-          << path << " of " << choice[0] << " is not in reference.yaml";
-      known.insert(path);
+      EXPECT_TRUE(listed.contains(path)) << path << " of " << choice[0] << " is not listed";
+      read.insert(path);
     }
   }
-  for (const auto& [path, value] : lines.commented) {
-    EXPECT_TRUE(known.contains(path)) << path << " is a key of nothing";
-    EXPECT_FALSE(lines.active.contains(path)) << path << " stands there twice";
+  for (const std::string& path : listed) {
+    const bool is_left_out = path.starts_with("algorithm.phases.") ||
+                             path.starts_with("algorithm.consensus_control.") ||
+                             path.starts_with("optimizer.groups.");
+    EXPECT_TRUE(is_left_out || read.contains(path)) << path << " is a key of nothing";
   }
 }
 
-TEST(ReferenceConfig, HoldsTheDefaultsOfOtherPlugInsToo) {
-  const Reference lines = read_reference();
-  for (const auto& choice : all_choices()) {
-    const auto defaults = read_text("", choice).resolved;
-    std::vector<std::string> written = choice;
-    for (const ResolvedValue& value : defaults) {
-      const auto line = lines.commented.find(value.path);
-      if (line == lines.commented.end() || value.path.ends_with(".path")) continue;
-      const std::string name = choice[0].substr(choice[0].find('=') + 1);
-      written.push_back(concat(value.path, "=", lines.value_with(value.path, name)));
-    }
-    const auto values = read_text("", written).resolved;
-    for (const ResolvedValue& value : defaults) {
-      EXPECT_EQ(resolved(values, value.path), value.value) << value.path << " of " << choice[0];
-    }
-  }
+TEST(Sections, OfListsListTheKeysThatAreRead) {
+  const auto allowed = [](const std::string& text) {
+    return text.substr(text.find("allowed: ") + 9);
+  };
+  EXPECT_EQ(allowed(refusal("", {"algorithm.phases=[{until: 2, algorithm: local, k: 1}, "
+                                 "{algorithm: local}]"})),
+            "algorithm, average, until");
+  EXPECT_EQ(allowed(refusal("", {"algorithm.consensus_control={target: 1, topology: ring, k: 1}"})),
+            "target, hysteresis, every, topology");
+  EXPECT_EQ(allowed(refusal("", {"optimizer={name: sgd, groups: [{match: a, k: 1}]}"})),
+            "vectors, match, lr, weight_decay, optimizer, momentum, nesterov");
 }
 
 TEST(ResolvedConfig, ReadsBackAsItself) {

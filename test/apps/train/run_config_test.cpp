@@ -172,9 +172,9 @@ const std::vector<KeyCase> kBad = {
     {"comm", "", "timeout_s", "0", "a number > 0"},
     {"comm", "", "timeout_s", "1e999", "allowed: a number > 0"},
     {"comm", "", "local_size", "-1", "an integer from 0"},
-    {"comm", "", "streams", "0", "a number >= 1 and <= 64, or auto"},
-    {"comm", "", "streams", "65", "a number >= 1 and <= 64, or auto"},
-    {"comm", "", "streams", "1.5", "auto, or a whole number from 1 to 64"},
+    {"comm", "", "streams", "0", "an integer from 1 to 64, or auto"},
+    {"comm", "", "streams", "65", "an integer from 1 to 64, or auto"},
+    {"comm", "", "streams", "1.5", "an integer from 1 to 64, or auto"},
     {"log", "", "level", "warnings", "did you mean warning?"},
     {"log", "", "progress", "dots", "one of auto, bar, lines"},
     {"log", "", "every", "-1", "an integer from 0"},
@@ -228,7 +228,7 @@ TEST(RunConfig, HasADefaultForEverything) {
   EXPECT_FALSE(config.decay_bias_and_norm);
   EXPECT_EQ(config.make_schedule(10)->lr(5), 1e-3);
   EXPECT_EQ(config.bucket_bytes, 25 * 1024 * 1024);
-  EXPECT_EQ(config.log_level, LogLevel::kInfo);
+  EXPECT_EQ(config.comm.log_level(), LogLevel::kInfo);
   EXPECT_EQ(config.progress, "auto");
   EXPECT_EQ(config.log_every, 10);
   EXPECT_EQ(config.consensus_every, 0);
@@ -477,7 +477,7 @@ TEST(RunConfig, TakesEveryValueToItsPlace) {
   EXPECT_EQ(config.weight_decay, 0.125);
   EXPECT_EQ(config.make_schedule(10)->lr(5), 0.25);
   EXPECT_EQ(config.bucket_bytes, 512 * 1024);
-  EXPECT_EQ(config.log_level, LogLevel::kError);
+  EXPECT_EQ(config.comm.log_level(), LogLevel::kError);
   EXPECT_EQ(config.progress, "lines");
   EXPECT_EQ(config.log_every, 2);
   EXPECT_EQ(config.consensus_every, 3);

@@ -27,7 +27,7 @@ namespace {
 using namespace std::chrono_literals;
 using apps::Folder;
 using apps::open_store;
-using apps::read_launch_config;
+using apps::read_comm_config;
 
 using Map = std::map<std::string, std::string>;
 
@@ -53,7 +53,7 @@ Map with(Map map, const Map& more) {
 }
 
 LaunchConfig config_of(const std::string& yaml) {
-  LaunchConfig config = read_launch_config(Options::parse(yaml));
+  LaunchConfig config = read_comm_config(Options::parse(yaml)).launch;
   // The tests' own environment does not count.
   if (config.is_auto) config.backend = "threads";
   return config;

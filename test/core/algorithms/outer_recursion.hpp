@@ -36,25 +36,27 @@ class OuterRecursion {
 
   explicit OuterRecursion(Setup setup)
       : setup_(std::move(setup)),
-        kind_(setup_.options.text("kind", "slowmo")),
+        kind_(setup_.options.read(TextOption{.name = "kind", .rule = {.fallback = "slowmo"}})),
         anchor_(setup_.start),
         momentum_(setup_.start.size(), std::vector<double>(setup_.start.front().size())),
         error_(momentum_) {
     const bool in_pairs = kind_ == "noloco" || kind_ == "gasloc";
-    const bool streams = setup_.options.flag("streaming", false);
+    const bool streams = setup_.options.read(FlagOption{.name = "streaming"});
     const auto num_buckets = static_cast<std::int64_t>(std::ranges::max(setup_.buckets)) + 1;
     for (const std::size_t bucket : setup_.buckets) {
       turns_.push_back(streams ? static_cast<std::int64_t>(bucket) * every() / num_buckets : 0);
     }
-    follows_topology_ = setup_.options.text("rounds", in_pairs ? "topology" : "all") == "topology";
+    follows_topology_ =
+        setup_.options.read(TextOption{
+            .name = "rounds", .rule = {.fallback = in_pairs ? "topology" : "all"}}) == "topology";
   }
 
   [[nodiscard]] std::int64_t late() const {
-    return setup_.options.integer("late", {.fallback = 1});
+    return setup_.options.read(IntegerOption{.name = "late", .rule = {.fallback = 1}});
   }
 
   [[nodiscard]] std::int64_t every() const {
-    return setup_.options.integer("every", {.fallback = 8});
+    return setup_.options.read(IntegerOption{.name = "every", .rule = {.fallback = 8}});
   }
   [[nodiscard]] bool follows_topology() const { return follows_topology_; }
   /// By how many steps a value's first cycle is shorter.
@@ -67,7 +69,8 @@ class OuterRecursion {
     if (std::ranges::find(turns_, due_turn_) == turns_.end()) return;
     const std::int64_t round = (began + 1 + due_turn_) / every() - 1;
     const bool is_first = round == 0;
-    const double blend = setup_.options.number("blend", {.fallback = late() > 1 ? 0.5 : 0.0});
+    const double blend = setup_.options.read(
+        NumberOption{.name = "blend", .rule = {.fallback = late() > 1 ? 0.5 : 0.0}});
     const Vectors sent = proposals(then);
     const Vectors means = met(round, sent);
     for (std::size_t rank = 0; rank < x.size(); ++rank) {
@@ -97,13 +100,14 @@ class OuterRecursion {
   };
 
   [[nodiscard]] double lr() const {
-    return setup_.options.number("lr", {.fallback = kind_ == "slowmo" ? 1.0 : 0.7});
+    return setup_.options.read(
+        NumberOption{.name = "lr", .rule = {.fallback = kind_ == "slowmo" ? 1.0 : 0.7}});
   }
   [[nodiscard]] double momentum() const {
-    return setup_.options.number("momentum", {.fallback = 0.5});
+    return setup_.options.read(NumberOption{.name = "momentum", .rule = {.fallback = 0.5}});
   }
   [[nodiscard]] double error_decay() const {
-    return setup_.options.number("error_decay", {.fallback = 1.0});
+    return setup_.options.read(NumberOption{.name = "error_decay", .rule = {.fallback = 1.0}});
   }
   /// Whether the value's average arrives in this move.
   [[nodiscard]] bool is_due(std::size_t value) const { return turns_[value] == due_turn_; }

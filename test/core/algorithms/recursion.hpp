@@ -118,7 +118,8 @@ class Recursion {
       gradients.push_back(setup_.gradients(x_[rank], static_cast<int>(rank), step));
       skips.push_back(setup_.breaks(static_cast<int>(rank), step));
     }
-    const bool warms_up = step < options_.integer("warmup", {.fallback = 0});
+    const bool warms_up =
+        step < options_.read(IntegerOption{.name = "warmup", .rule = {.fallback = 0}});
     if (setup_.algorithm == "allreduce" || warms_up) reduce(gradients, skips);
     const bool in_nodes = setup_.algorithm == "node_gossip";
     if (in_nodes) reduce_in_nodes(gradients);
@@ -172,9 +173,11 @@ class Recursion {
 
   /// x <- x + (mean s - s); s are the parameters of the step that has begun the average.
   void add_late_average(int step) {
-    const std::int64_t began = step - options_.integer("late", {.fallback = 1});
-    if (began < options_.integer("warmup", {.fallback = 0})) return;
-    if ((began + 1) % options_.integer("every", {.fallback = 8}) != 0) return;
+    const std::int64_t began =
+        step - options_.read(IntegerOption{.name = "late", .rule = {.fallback = 1}});
+    if (began < options_.read(IntegerOption{.name = "warmup", .rule = {.fallback = 0}})) return;
+    if ((began + 1) % options_.read(IntegerOption{.name = "every", .rule = {.fallback = 8}}) != 0)
+      return;
     const Vectors& snapshots = past_[static_cast<std::size_t>(began)];
     for (std::size_t e = 0; e < num_values(); ++e) {
       double mean = 0.0;
@@ -235,14 +238,14 @@ class Recursion {
   /// so.
   void reduce(AllGradients& gradients, std::vector<bool>& skips) {
     average(gradients);
-    if (!options_.flag("average", true)) {
+    if (!options_.read(FlagOption{.name = "average", .rule = {.fallback = true}})) {
       for (auto& parts : gradients) {
         for (auto& part : parts) {
           for (double& g : part) g *= static_cast<double>(num_ranks());
         }
       }
     }
-    if (options_.integer("delay", {.fallback = 0}) == 0) return;
+    if (options_.read(IntegerOption{.name = "delay", .rule = {.fallback = 0}}) == 0) return;
     AllGradients none(gradients.size(), Gradients(setup_.parameters.size()));
     if (late_gradients_.empty()) {
       late_gradients_ = std::move(none);
@@ -256,7 +259,8 @@ class Recursion {
   /// The update uses y as the gradient. For gradient tracking, beta is 0.
   void track(std::size_t rank, std::vector<std::vector<double>>& parts) {
     const bool is_momentum = setup_.algorithm == "momentum_tracking";
-    const double beta = is_momentum ? options_.number("beta", {.fallback = 0.9}) : 0.0;
+    const double beta =
+        is_momentum ? options_.read(NumberOption{.name = "beta", .rule = {.fallback = 0.9}}) : 0.0;
     std::size_t begin = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       parts[i].resize(static_cast<std::size_t>(setup_.parameters[i].numel));
@@ -278,8 +282,10 @@ class Recursion {
     if (step == 0) return;
     const bool is_outer = setup_.algorithm == "outer";
     const std::int64_t cycle = is_outer ? outer_.every() : 1;
-    const std::int64_t every = options_.integer("share_moments", {.fallback = 0}) / cycle;
-    const std::int64_t momentum = options_.integer("share_momentum", {.fallback = 0}) / cycle;
+    const std::int64_t every =
+        options_.read(IntegerOption{.name = "share_moments", .rule = {.fallback = 0}}) / cycle;
+    const std::int64_t momentum =
+        options_.read(IntegerOption{.name = "share_momentum", .rule = {.fallback = 0}}) / cycle;
     std::size_t value = 0;
     for (std::size_t i = 0; i < setup_.parameters.size(); ++i) {
       const auto numel = static_cast<std::size_t>(setup_.parameters[i].numel);
@@ -317,9 +323,10 @@ class Recursion {
 
   /// CHOCO: h <- h + (the largest elements of x - h), x <- x + gamma (W h - h).
   void mix_public_copies(int k) {
-    const double fraction = options_.number("fraction", {.fallback = 0.05});
-    const double gamma =
-        options_.number("consensus_step", {.fallback = std::min(2.0 * fraction, 0.5)});
+    const double fraction =
+        options_.read(NumberOption{.name = "fraction", .rule = {.fallback = 0.05}});
+    const double gamma = options_.read(NumberOption{
+        .name = "consensus_step", .rule = {.fallback = std::min(2.0 * fraction, 0.5)}});
     for (std::size_t rank = 0; rank < x_.size(); ++rank) {
       std::vector<double> q = x_[rank];
       for (std::size_t e = 0; e < q.size(); ++e) q[e] -= public_[rank][e];

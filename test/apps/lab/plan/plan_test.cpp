@@ -65,10 +65,12 @@ void read_as_training_does(const PlanRow& row, World world) {
   const Options root(parse_yaml(row.yaml, "plan"));
   const AlgorithmChoice algorithm = read_algorithm(root);
   const Options comm = root.section("comm");
-  static_cast<void>(find_codec(comm.text("codec", "fp32")));
-  world.node_size =
-      static_cast<int>(comm.integer("local_size", {.fallback = world.node_size, .min = 1}));
-  static_cast<void>(root.section("buckets").integer("size_mb", {.fallback = 25, .min = 1}));
+  static_cast<void>(
+      find_codec(comm.read(TextOption{.name = "codec", .rule = {.fallback = "fp32"}})));
+  world.node_size = static_cast<int>(comm.read(
+      IntegerOption{.name = "local_size", .rule = {.fallback = world.node_size, .min = 1}}));
+  static_cast<void>(root.section("buckets").read(
+      IntegerOption{.name = "size_mb", .rule = {.fallback = 25, .min = 1}}));
   if (algorithm.needs_topology()) {
     static_cast<void>(read_topology(root.named_section("topology"), world));
   }

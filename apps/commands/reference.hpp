@@ -1,0 +1,12 @@
+#pragma once
+// Prints configs/reference.yaml from the tables of sections and plug-ins.
+
+#include <ostream>
+
+namespace gossamer::apps {
+
+/// A configuration with every key and its default. Keys that only some plug-ins have stand as
+/// comments, unless they are those of the default one.
+void print_reference(std::ostream& out);
+
+}  // namespace gossamer::apps

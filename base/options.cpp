@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <deque>
-#include <map>
 #include <sstream>
 
 #include "base/error.hpp"
@@ -56,7 +55,6 @@ struct Options::Shared {
   /// Mappings that as_named() has made from scalars. A deque, so that their addresses never change.
   std::deque<YamlNode> made;
   std::vector<ResolvedValue> resolved;
-  std::map<std::type_index, AnyRows> rows;
 };
 
 struct Options::Level {
@@ -188,13 +186,6 @@ void Options::record(std::string_view key, std::string value) const {
     return;
   }
   resolved.push_back({full, std::move(value)});
-}
-
-void Options::keep_rows(std::type_index type, AnyRows rows) const { shared_->rows[type] = rows; }
-
-Options::AnyRows Options::kept_rows(std::type_index type) const {
-  const auto found = shared_->rows.find(type);
-  return found == shared_->rows.end() ? AnyRows() : found->second;
 }
 
 template <class Value, class Rule>

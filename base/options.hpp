@@ -14,14 +14,11 @@
 // Errors: ConfigError, which says the place in the file, the key, what is wrong and what is
 // allowed. Copies are views of the same section. Not thread safe.
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <typeindex>
 #include <utility>
 #include <vector>
 
@@ -94,19 +91,6 @@ class Options {
   /// Throws a ConfigError about `key`, at the key's place in the file.
   [[noreturn]] void fail(std::string_view key, std::string_view what) const;
 
-  /// Names in the whole tree may mean these rows, beside the rows of the table. The rows
-  /// must outlive all views of the tree. See PlugIns in core/algorithms/plug_ins.hpp.
-  template <class Row>
-  void take_along(std::span<const Row> rows) const {
-    keep_rows(typeid(Row), {rows.data(), rows.size()});
-  }
-  /// The rows that take_along() was given.
-  template <class Row>
-  [[nodiscard]] std::span<const Row> rows_along() const {
-    const AnyRows rows = kept_rows(typeid(Row));
-    return {static_cast<const Row*>(rows.first), rows.size};
-  }
-
   /// Throws ConfigError for the first key that no call has read, in this section and in all
   /// sections taken from it.
   void reject_unknown() const;
@@ -122,11 +106,6 @@ class Options {
   [[nodiscard]] const std::vector<ResolvedValue>& resolved() const;
 
  private:
-  /// Rows of any table.
-  struct AnyRows {
-    const void* first = nullptr;
-    std::size_t size = 0;
-  };
   struct Shared;
   struct Level;
 
@@ -155,8 +134,6 @@ class Options {
   std::optional<Value> number_or_word(const TypedOption<WordOr<Rule>>& option) const;
   std::string text(std::string_view key, std::optional<std::string_view> fallback) const;
   void record(std::string_view key, std::string value) const;
-  void keep_rows(std::type_index type, AnyRows rows) const;
-  [[nodiscard]] AnyRows kept_rows(std::type_index type) const;
   /// The section called `name`. The first call makes it from `node`; later calls return the same
   /// one.
   [[nodiscard]] Options child(std::string_view name, const YamlNode* node) const;

@@ -1,7 +1,8 @@
 #pragma once
 // Look-ups that all registries share. A registry is a plain table: a constexpr array of rows that
-// have a `name`. Names match in either spelling, `-` or `_`, and in any case. A configuration may
-// bring rows of a user's own along (Options::take_along()); they stand behind those of the table.
+// have a `name`. Names match in either spelling, `-` or `_`, and in any case. A program may have
+// rows of its own (PlugIns in core/algorithms/plug_ins.hpp), which it passes to what looks names
+// up; they stand behind those of the table.
 
 #include <array>
 #include <ranges>
@@ -11,7 +12,6 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "base/options.hpp"
 #include "base/text.hpp"
 
 namespace gossamer {
@@ -23,10 +23,10 @@ struct NamedValue {
   T value;
 };
 
-/// A table, and behind it the rows that a configuration brings along.
+/// A table, and behind it a user's own rows.
 template <class Row>
-auto rows_for(const Options& options, std::span<const Row> table) {
-  return std::array{table, options.rows_along<Row>()} | std::views::join;
+auto with_own(std::span<const Row> table, std::span<const Row> own) {
+  return std::array{table, own} | std::views::join;
 }
 
 template <class Table>

@@ -28,7 +28,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/options.hpp"
+#include "base/option.hpp"
 #include "base/types.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/simd.hpp"
@@ -176,8 +176,8 @@ struct CodecEntry {
 };
 
 std::span<const CodecEntry> codec_table();
-/// The rows that `options` bring along count, too.
-std::vector<std::string> codec_names(const Options& options = Options());
+/// `own` are a user's rows, whose names count beside those of the table.
+std::vector<std::string> codec_names(std::span<const CodecEntry> own = {});
 
 inline constexpr ChoiceOption kCodecName{
     "codec",
@@ -186,6 +186,6 @@ inline constexpr ChoiceOption kCodecName{
     {.fallback = "fp32", .names = [] { return codec_names(); }}};
 
 /// Null for `fp32`, which sends blocks as they are. Throws ConfigError for an unknown name.
-const Codec* find_codec(std::string_view name, const Options& options = Options());
+const Codec* find_codec(std::string_view name, std::span<const CodecEntry> own = {});
 
 }  // namespace gossamer

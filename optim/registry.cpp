@@ -79,7 +79,7 @@ std::unique_ptr<Optimizer> make_lion(const Options& options) {
 std::unique_ptr<Optimizer> make_qg_sgd(const Options& options) {
   return build_qg_sgd(options, BuildPlain{});
 }
-std::unique_ptr<Optimizer> make_extra(const Options& options);
+std::unique_ptr<Optimizer> make_extra(const Options& options, std::span<const OptimizerEntry> own);
 
 constexpr std::array kOptimizers = {
     OptimizerEntry{.name = "sgd",
@@ -128,11 +128,11 @@ constexpr std::array kOptimizers = {
     OptimizerEntry{.name = "extra",
                    .summary = "EXTRA's correction of gossip's drift, around another optimizer",
                    .options = kExtra,
-                   .make = make_extra},
+                   .make_around = make_extra},
 };
 
-std::unique_ptr<Optimizer> make_extra(const Options& options) {
-  const auto rows = rows_for(options, optimizer_table());
+std::unique_ptr<Optimizer> make_extra(const Options& options, std::span<const OptimizerEntry> own) {
+  const auto rows = with_own(optimizer_table(), own);
   std::vector<std::string> names;
   for (const OptimizerEntry& entry : rows) {
     if (entry.make_in_extra != nullptr) names.emplace_back(entry.name);
@@ -155,12 +155,13 @@ constexpr std::array kSchedules = {
 }  // namespace
 
 std::span<const OptimizerEntry> optimizer_table() { return kOptimizers; }
-std::vector<std::string> optimizer_names(const Options& options) {
-  return names_of(rows_for(options, optimizer_table()));
+std::vector<std::string> optimizer_names(std::span<const OptimizerEntry> own) {
+  return names_of(with_own(optimizer_table(), own));
 }
 
-std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options) {
-  return row_of(rows_for(options, optimizer_table()), "optimizer", name).make(options);
+std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options,
+                                          std::span<const OptimizerEntry> own) {
+  return row_of(with_own(optimizer_table(), own), "optimizer", name).build(options, own);
 }
 
 std::unique_ptr<Optimizer> make_tracker(double beta) {

@@ -19,16 +19,24 @@ namespace gossamer {
 struct OptimizerEntry {
   std::string_view name;
   std::string_view summary;
-  /// The keys that `make` reads.
+  /// The keys that the optimizer reads.
   std::span<const OptionEntry> options;
-  std::unique_ptr<Optimizer> (*make)(const Options& options);
+  std::unique_ptr<Optimizer> (*make)(const Options& options) = nullptr;
   /// Makes the optimizer inside EXTRA (rules/extra.hpp). Null: EXTRA cannot hold this optimizer.
   std::unique_ptr<Optimizer> (*make_in_extra)(const Options& options) = nullptr;
+  /// In place of `make`, for an optimizer that has another one inside; `own` are a user's rows.
+  std::unique_ptr<Optimizer> (*make_around)(const Options& options,
+                                            std::span<const OptimizerEntry> own) = nullptr;
+
+  [[nodiscard]] std::unique_ptr<Optimizer> build(const Options& given,
+                                                 std::span<const OptimizerEntry> own = {}) const {
+    return make != nullptr ? make(given) : make_around(given, own);
+  }
 };
 
 std::span<const OptimizerEntry> optimizer_table();
-/// The rows that `options` bring along count, too.
-std::vector<std::string> optimizer_names(const Options& options = Options());
+/// `own` are a user's rows, whose names count beside those of the table.
+std::vector<std::string> optimizer_names(std::span<const OptimizerEntry> own = {});
 
 inline constexpr ChoiceOption kOptimizerName{
     "name", "the rule of an update", {.fallback = "accum_adamw", .names = [] {
@@ -36,8 +44,8 @@ inline constexpr ChoiceOption kOptimizerName{
                                       }}};
 
 /// Either spelling. Throws ConfigError for an unknown name or a wrong option.
-std::unique_ptr<Optimizer> make_optimizer(std::string_view name,
-                                          const Options& options = Options());
+std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options = Options(),
+                                          std::span<const OptimizerEntry> own = {});
 
 struct ScheduleEntry {
   std::string_view name;

@@ -19,7 +19,8 @@ std::unique_ptr<Topology> make_one_peer_exp(const World& world, const Options& o
 std::unique_ptr<Topology> make_alternating_exp_ring(const World& world, const Options& options);
 std::unique_ptr<Topology> make_base_k(const World& world, const Options& options);
 std::unique_ptr<Topology> make_random_matching(const World& world, const Options& options);
-std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options);
+std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options,
+                                            std::span<const TopologyEntry> own);
 std::unique_ptr<Topology> make_local_sgd(const World& world, const Options& options);
 std::unique_ptr<Topology> make_star(const World& world, const Options& options);
 std::unique_ptr<Topology> make_grid(const World& world, const Options& options);
@@ -34,9 +35,12 @@ std::unique_ptr<Topology> make_from_file(const World& world, const Options& opti
 bool one_peer_exp_fits(const World& world);
 bool alternating_exp_ring_fits(const World& world);
 bool hierarchical_fits(const World& world);
-std::unique_ptr<Topology> make_alternate(const World& world, const Options& section);
-std::unique_ptr<Topology> make_every(const World& world, const Options& section);
-std::unique_ptr<Topology> make_phases(const World& world, const Options& section);
+std::unique_ptr<Topology> make_alternate(const World& world, const Options& section,
+                                         std::span<const TopologyEntry> own);
+std::unique_ptr<Topology> make_every(const World& world, const Options& section,
+                                     std::span<const TopologyEntry> own);
+std::unique_ptr<Topology> make_phases(const World& world, const Options& section,
+                                      std::span<const TopologyEntry> own);
 
 namespace {
 
@@ -94,7 +98,7 @@ constexpr std::array kTable = {
                   .options = hierarchical::kOptions,
                   .sizes = "equally many ranks on every node",
                   .fits = hierarchical_fits,
-                  .make = make_hierarchical},
+                  .make_around = make_hierarchical},
     TopologyEntry{.name = "local-sgd",
                   .summary = "rounds without communication, then all average",
                   .options = local_sgd::kOptions,
@@ -177,9 +181,9 @@ constexpr std::array kWrappers = {
   throw ConfigError(what);
 }
 
-std::vector<std::string> fitting_names(const World& world, const Options& options) {
+std::vector<std::string> fitting_names(const World& world, std::span<const TopologyEntry> own) {
   std::vector<std::string> names;
-  for (const TopologyEntry& entry : rows_for(options, topology_table())) {
+  for (const TopologyEntry& entry : with_own(topology_table(), own)) {
     if (entry.fits(world) && !entry.needs_options) names.emplace_back(entry.name);
   }
   return names;
@@ -207,13 +211,12 @@ std::vector<int> nearest_sizes(const TopologyEntry& entry, const World& world) {
 }
 
 [[noreturn]] void refuse_size(const TopologyEntry& entry, const World& world,
-                              const Options& options) {
+                              const Options& options, std::span<const TopologyEntry> own) {
   std::string what = concat(entry.name, " cannot be built for ", world.size, " ranks with ",
                             world.node_size, " on each node. It works for ", entry.sizes);
   const std::vector<int> sizes = nearest_sizes(entry, world);
   if (!sizes.empty()) what += concat("; the nearest: ", join(sizes, " and "), " ranks");
-  what +=
-      concat(". Topologies that fit this world: ", join(fitting_names(world, options), ", "), ".");
+  what += concat(". Topologies that fit this world: ", join(fitting_names(world, own), ", "), ".");
   refuse(options, what);
 }
 
@@ -223,26 +226,28 @@ std::span<const TopologyEntry> topology_table() { return kTable; }
 
 std::span<const WrapperEntry> wrapper_table() { return kWrappers; }
 
-std::vector<std::string> topology_names(const Options& options) {
-  return names_of(rows_for(options, topology_table()));
+std::vector<std::string> topology_names(std::span<const TopologyEntry> own) {
+  return names_of(with_own(topology_table(), own));
 }
 
 std::unique_ptr<Topology> make_topology(std::string_view name, const World& world,
-                                        const Options& options) {
-  const auto rows = rows_for(options, topology_table());
+                                        const Options& options,
+                                        std::span<const TopologyEntry> own) {
+  const auto rows = with_own(topology_table(), own);
   const TopologyEntry* entry = find_row(rows, name);
   if (entry == nullptr) refuse(options, unknown_name(rows, "topology", name));
   if (world.size < 1 || world.node_size < 1) {
     throw ConfigError(concat("A world of ", world.size, " ranks with ", world.node_size,
                              " on each node is impossible; there must be at least one of each."));
   }
-  if (!entry->fits(world)) refuse_size(*entry, world, options);
-  return entry->make(world, options);
+  if (!entry->fits(world)) refuse_size(*entry, world, options, own);
+  return entry->build(world, options, own);
 }
 
 std::unique_ptr<Topology> read_topology(const Options& section, const World& world,
-                                        const std::optional<std::string>& fallback) {
-  auto topology = read_part(section, world, fallback);
+                                        const std::optional<std::string>& fallback,
+                                        std::span<const TopologyEntry> own) {
+  auto topology = read_part(section, world, own, fallback);
   const auto obstacle = find_obstacle(*topology, world.size);
   if (!obstacle) return topology;
   for (const WrapperEntry& entry : kWrappers) {
@@ -252,6 +257,7 @@ std::unique_ptr<Topology> read_topology(const Options& section, const World& wor
 }
 
 std::unique_ptr<Topology> read_part(const Options& section, const World& world,
+                                    std::span<const TopologyEntry> own,
                                     const std::optional<std::string>& fallback) {
   std::vector<std::string> given;
   if (section.has("name")) given.emplace_back("name");
@@ -265,9 +271,9 @@ std::unique_ptr<Topology> read_part(const Options& section, const World& world,
     section.fail(given[1], concat("stands beside ", given[0], ", allowed: one of name, ",
                                   join(names_of(kWrappers), ", ")));
   }
-  if (wrapper != nullptr) return wrapper->make(world, section);
-  return make_topology(section.read(kTopologyName, fallback, topology_names(section)), world,
-                       section);
+  if (wrapper != nullptr) return wrapper->make(world, section, own);
+  return make_topology(section.read(kTopologyName, fallback, topology_names(own)), world, section,
+                       own);
 }
 
 }  // namespace gossamer

@@ -19,7 +19,7 @@ namespace gossamer {
 struct TopologyEntry {
   std::string_view name;
   std::string_view summary;
-  /// The keys that `make` reads beside `name`.
+  /// The keys that the topology reads beside `name`.
   std::span<const OptionEntry> options;
   /// One of them must be given.
   bool needs_options = false;
@@ -27,7 +27,15 @@ struct TopologyEntry {
   std::string_view sizes;
   /// Whether the topology exists for `world`.
   bool (*fits)(const World& world);
-  std::unique_ptr<Topology> (*make)(const World& world, const Options& options);
+  std::unique_ptr<Topology> (*make)(const World& world, const Options& options) = nullptr;
+  /// In place of `make`, for a topology that has another one inside; `own` are a user's rows.
+  std::unique_ptr<Topology> (*make_around)(const World& world, const Options& options,
+                                           std::span<const TopologyEntry> own) = nullptr;
+
+  [[nodiscard]] std::unique_ptr<Topology> build(const World& world, const Options& given,
+                                                std::span<const TopologyEntry> own = {}) const {
+    return make != nullptr ? make(world, given) : make_around(world, given, own);
+  }
 };
 
 /// A topology made of other topologies. Its key stands in the section in place of `name`.
@@ -39,13 +47,15 @@ struct WrapperEntry {
   /// The keys of its own section.
   std::span<const OptionEntry> options;
   /// `section` is the one that holds the key.
-  std::unique_ptr<Topology> (*make)(const World& world, const Options& section);
+  std::unique_ptr<Topology> (*make)(const World& world, const Options& section,
+                                    std::span<const TopologyEntry> own);
 };
 
 std::span<const TopologyEntry> topology_table();
 std::span<const WrapperEntry> wrapper_table();
-/// The rows that `options` bring along count, too.
-std::vector<std::string> topology_names(const Options& options = Options());
+// In all functions, `own` are a user's rows, whose names count beside those of the table.
+
+std::vector<std::string> topology_names(std::span<const TopologyEntry> own = {});
 
 inline constexpr ChoiceOption kTopologyName{
     "name", "the peers of each round", {.fallback = "ring", .names = [] {
@@ -56,16 +66,19 @@ inline constexpr ChoiceOption kTopologyName{
 /// unknown, or when the world size is impossible; the message then names the sizes that work and
 /// the topologies that fit.
 std::unique_ptr<Topology> make_topology(std::string_view name, const World& world,
-                                        const Options& options = Options());
+                                        const Options& options = Options(),
+                                        std::span<const TopologyEntry> own = {});
 
 /// Builds the topology of a section: `name: ring` with options, or one wrapper as
 /// `alternate: [a, b]`. An empty section means `fallback`; without a fallback it is an error.
 /// Throws ConfigError, also where no run can follow the topology (check.hpp).
 std::unique_ptr<Topology> read_topology(const Options& section, const World& world,
-                                        const std::optional<std::string>& fallback = std::nullopt);
+                                        const std::optional<std::string>& fallback = std::nullopt,
+                                        std::span<const TopologyEntry> own = {});
 
 /// Makes a part of another topology. The part alone need not be fit for a run.
 std::unique_ptr<Topology> read_part(const Options& section, const World& world,
+                                    std::span<const TopologyEntry> own,
                                     const std::optional<std::string>& fallback = std::nullopt);
 
 }  // namespace gossamer

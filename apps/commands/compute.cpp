@@ -66,8 +66,8 @@ double time_step(TrainingLoop& trainer) {
 
 ComputeFigures measure(const ComputeArguments& arguments, Communicator& communicator,
                        const World& world) {
-  const RunConfig config = read_run_config(arguments.own.options(read_tree(arguments)), world,
-                                           arguments.config_path, /*joins=*/false);
+  const RunConfig config =
+      read_run_config(Options(read_tree(arguments)), world, arguments.config_path, arguments.own);
   load_torch_for(config.device, num_gpus());
   set_compute_threads(config, world, &communicator);
   seed_generator(config.seed, world, "threads");

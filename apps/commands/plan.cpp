@@ -43,8 +43,7 @@ void plan(const PlanArguments& arguments) {
     apply_override(root, concat("algorithm=[", join(arguments.algorithms, ", "), "]"));
   }
   for (auto& [key, value] : root.entries) value.where = option_of(key.name);
-  PlanRequest request = read_plan(arguments.own.options(std::move(root)));
-  request.options.own = arguments.own;
+  const PlanRequest request = read_plan(Options(std::move(root)), arguments.own);
   if (arguments.json) {
     std::cout << to_json(request, make_plan(request.options)).dump(2) << "\n";
     return;

@@ -89,7 +89,7 @@ void print(const SimulationConfig& config, const SimulationResult& result,
 }
 
 void run(const SimulateArguments& arguments) {
-  const SimulationConfig config = read_simulation(arguments.own.options(tree_of(arguments)));
+  const SimulationConfig config = read_simulation(Options(tree_of(arguments)), arguments.own);
   const SimulationResult result = simulate(config, arguments.threads);
   const std::optional<double> gap = gap_of(config);
   if (arguments.json) {

@@ -61,8 +61,7 @@ World world_to_show(const ShowArguments& arguments) {
 
 /// The section of `name`, which is `ring` or a section in braces such as `{alternate: [ring,
 /// torus]}`, with the options added.
-Options section_of(const std::string& name, const std::vector<std::string>& options,
-                   const PlugIns& own) {
+Options section_of(const std::string& name, const std::vector<std::string>& options) {
   YamlNode root;
   if (name.starts_with('{')) {
     root = parse_yaml(name, "command line");
@@ -73,7 +72,7 @@ Options section_of(const std::string& name, const std::vector<std::string>& opti
         YamlNode{.kind = YamlNode::Kind::kScalar, .where = "command line", .scalar = name});
   }
   for (const std::string& option : options) apply_override(root, option);
-  return own.options(std::move(root));
+  return Options(std::move(root));
 }
 
 void draw(const Topology& topology, const World& world, const std::string& path) {
@@ -86,8 +85,8 @@ void draw(const Topology& topology, const World& world, const std::string& path)
 
 void show(const ShowArguments& arguments) {
   const World world = world_to_show(arguments);
-  const Options section = section_of(arguments.name, arguments.options, arguments.own);
-  const auto topology = read_topology(section, world);
+  const Options section = section_of(arguments.name, arguments.options);
+  const auto topology = read_topology(section, world, std::nullopt, arguments.own.topologies);
   section.reject_unknown();
   if (!arguments.plot.empty()) {
     draw(*topology, world, arguments.plot);

@@ -90,7 +90,7 @@ Source read_source(const TrainArguments& arguments) {
       apply_override(source.tree,
                      concat("log.timeline_steps=[", steps->begin, ", ", steps->end, "]"));
     }
-    LaunchConfig launch = read_comm_config(arguments.own.options(source.tree)).launch;
+    LaunchConfig launch = read_comm_config(Options(source.tree), arguments.own).launch;
     launch.options.num_ranks = arguments.num_ranks;
     source.launch = std::move(launch);
   } catch (const ConfigError& error) {
@@ -171,7 +171,7 @@ class TrainRun {
   /// `is_other`: the world may be another one than the configuration was made for.
   [[nodiscard]] RunConfig read_config(const World& world, bool is_other) const {
     if (source_.error) throw ConfigError(*source_.error);
-    return read_run_config(arguments_.own.options(source_.tree), world, arguments_.config_path,
+    return read_run_config(Options(source_.tree), world, arguments_.config_path, arguments_.own,
                            is_other);
   }
 

@@ -85,6 +85,7 @@ int run(int argc, char** argv, const PlugIns& own) {
   add_rendezvous_command(program);
   add_secret_command(program);
   try {
+    own.check();
     if (argc > 1) check_command(program, argv[1]);
     program.parse(argc, argv);
     return exit_code;

@@ -360,8 +360,8 @@ std::string topology_of(const RunRecord& run, const PlugIns& own) {
     if (!path.empty() && !std::filesystem::is_regular_file(path, failure)) {
       throw ConfigError("it is no regular file");
     }
-    const Options config = own.options(read_yaml_file(run.path + "/config.yaml"));
-    const auto topology = read_topology(config.section("topology"), world, "ring");
+    const Options config(read_yaml_file(run.path + "/config.yaml"));
+    const auto topology = read_topology(config.section("topology"), world, "ring", own.topologies);
     html += concat("<p><img alt=\"rounds of the topology\" src=\"data:image/svg+xml;base64,",
                    in_base64(topology_picture(*topology, world.size)), "\"></p>\n");
   } catch (const std::exception& error) {

@@ -24,16 +24,17 @@ void check_pattern(const Options& group, const std::string& match) {
 std::shared_ptr<const Optimizer> read_own_optimizer(const Options& group,
                                                     const OptimizerSection& section) {
   group.allow("optimizer");
-  const std::string name = group.has("optimizer") ? group.read(group_section::kOptimizer,
-                                                               std::nullopt, optimizer_names(group))
-                                                  : section.name;
-  const OptimizerEntry& row = row_of(rows_for(group, optimizer_table()), "optimizer", name);
+  const std::string name =
+      group.has("optimizer")
+          ? group.read(group_section::kOptimizer, std::nullopt, optimizer_names(section.own))
+          : section.name;
+  const OptimizerEntry& row = row_of(with_own(optimizer_table(), section.own), "optimizer", name);
   for (const OptionEntry& option : row.options) group.allow(option.name);
   const auto given = std::ranges::find_if(
       row.options, [&](const OptionEntry& option) { return group.has(option.name); });
   const bool has_options = given != row.options.end();
   if (!group.has("optimizer") && !has_options) return nullptr;
-  std::shared_ptr<const Optimizer> optimizer = make_optimizer(name, group);
+  std::shared_ptr<const Optimizer> optimizer = make_optimizer(name, group, section.own);
   const char* const key = group.has("optimizer") ? "optimizer" : given->name.data();
   const bool is_frozen = optimizer->frozen_moments() || section.optimizer.frozen_moments();
   if (is_frozen && (has_options || !same_kind(*optimizer, section.optimizer))) {

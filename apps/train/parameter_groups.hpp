@@ -1,11 +1,13 @@
 #pragma once
 // Reads `optimizer.groups` of a configuration.
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/options.hpp"
 #include "core/bucket/parameter_group.hpp"
+#include "optim/registry.hpp"
 
 namespace gossamer::apps {
 
@@ -16,6 +18,8 @@ struct OptimizerSection {
   std::string name;
   const Optimizer& optimizer;
   double lr = 0.0;
+  /// A user's rows.
+  std::span<const OptimizerEntry> own = {};
 };
 
 /// The groups of the section. What a group does not give is the section's: a group with other

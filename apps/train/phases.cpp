@@ -12,6 +12,7 @@ namespace {
 /// none.
 struct Place {
   const World& world;
+  const PlugIns& own;
   std::string fallback;
 };
 
@@ -31,7 +32,7 @@ TopologyPtr read_topology_of(const AlgorithmChoice& algorithm, const Options& pa
   const Options section = parent.named_section("topology");
   TopologyPtr topology;
   try {
-    topology = read_topology(section, place.world);
+    topology = read_topology(section, place.world, std::nullopt, place.own.topologies);
   } catch (const ConfigError&) {
     if (place.fallback.empty()) throw;
     return make_fallback(algorithm, place);
@@ -62,8 +63,9 @@ std::optional<ConsensusControl> read_control(const Options& options,
 RunPhase read_algorithm_of(const Options& section, std::optional<std::string_view> fallback,
                            const Place& place) {
   RunPhase phase;
-  phase.method.algorithm = {section.read(kAlgorithmName, fallback, algorithm_names(section)),
-                            section};
+  phase.method.algorithm = {
+      section.read(kAlgorithmName, fallback, algorithm_names(place.own.algorithms)), section,
+      place.own.algorithms};
   phase.control = read_control(section, phase.method.algorithm, place);
   return phase;
 }
@@ -95,7 +97,7 @@ void share_topology(const Options& section, const Place& place, std::vector<RunP
     const AlgorithmChoice& algorithm = phase.method.algorithm;
     if (!algorithm.needs_topology() || phase.method.topology) continue;
     try {
-      if (!topology) topology = read_topology(section, place.world, "ring");
+      if (!topology) topology = read_topology(section, place.world, "ring", place.own.topologies);
     } catch (const ConfigError&) {
       if (place.fallback.empty()) throw;
       phase.method.topology = make_fallback(algorithm, place);
@@ -122,9 +124,9 @@ AlgorithmSwitch RunPhase::method_with(bool is_sparse) const {
   return result;
 }
 
-std::vector<RunPhase> read_phases(const Options& root, const World& world,
+std::vector<RunPhase> read_phases(const Options& root, const World& world, const PlugIns& own,
                                   const std::string& fallback) {
-  const Place place{.world = world, .fallback = fallback};
+  const Place place{.world = world, .own = own, .fallback = fallback};
   const Options section = root.named_section("algorithm");
   std::vector<RunPhase> phases;
   if (!section.has("phases")) {

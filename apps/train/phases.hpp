@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/options.hpp"
+#include "core/algorithms/plug_ins.hpp"
 #include "core/step/algorithm_switch.hpp"
 
 namespace gossamer::apps {
@@ -53,7 +54,7 @@ struct RunPhase {
 /// Reads `algorithm` and `topology`. Returns one phase, or the phases of `algorithm.phases`; the
 /// first one begins with step 0. `fallback`: the name of the topology that takes the place of one
 /// that does not fit the world; empty: that is an error.
-std::vector<RunPhase> read_phases(const Options& root, const World& world,
+std::vector<RunPhase> read_phases(const Options& root, const World& world, const PlugIns& own = {},
                                   const std::string& fallback = "");
 
 /// As `gossip on ring`.

@@ -95,18 +95,19 @@ void read_model_and_data(const Options& root, RunConfig& config) {
 }
 
 /// A rank that joins a run (`joins`) has no world yet, so all topologies fit.
-void read_communication(const Options& root, const World& world, bool joins, RunConfig& config) {
+void read_communication(const Options& root, const World& world, const PlugIns& own, bool joins,
+                        RunConfig& config) {
   const auto fallback = *fault_section::kFallbackTopology.rule.fallback;
-  config.phases = read_phases(root, world, joins ? std::string(fallback) : "");
+  config.phases = read_phases(root, world, own, joins ? std::string(fallback) : "");
   config.exchange = config.phases.front().method.after({});
 }
 
 /// Says what the phases have to do with the sections `comm` and `fault`. Needs both.
-void join_phases_and_comm(const Options& root, RunConfig& config) {
+void join_phases_and_comm(const Options& root, const PlugIns& own, RunConfig& config) {
   config.exchange.codec = config.comm.codec;
   config.exchange.shares_memory = config.comm.launch.shares_memory;
-  config.phases_in = [root, fallback = config.comm.fallback_topology](const World& world) {
-    return read_phases(root, world, fallback);
+  config.phases_in = [root, own, fallback = config.comm.fallback_topology](const World& world) {
+    return read_phases(root, world, own, fallback);
   };
   for (const RunPhase& phase : config.phases) {
     for (const bool is_sparse : {false, phase.control.has_value()}) {
@@ -118,16 +119,19 @@ void join_phases_and_comm(const Options& root, RunConfig& config) {
 }
 
 /// Needs the phases.
-void read_optimizer(const Options& root, RunConfig& config) {
+void read_optimizer(const Options& root, const PlugIns& own, RunConfig& config) {
   const Options optimizer = root.section("optimizer");
   const std::string name =
-      optimizer.read(kOptimizerName, kOptimizerName.rule.fallback, optimizer_names(optimizer));
+      optimizer.read(kOptimizerName, kOptimizerName.rule.fallback, optimizer_names(own.optimizers));
   config.lr = optimizer.read(optimizer_section::kLr);
   config.weight_decay = optimizer.read(optimizer_section::kWeightDecay);
   config.decay_bias_and_norm = optimizer.read(optimizer_section::kDecayBiasAndNorm);
-  config.optimizer = make_optimizer(name, optimizer);
-  config.parameter_groups = read_parameter_groups(
-      {.options = optimizer, .name = name, .optimizer = *config.optimizer, .lr = config.lr});
+  config.optimizer = make_optimizer(name, optimizer, own.optimizers);
+  config.parameter_groups = read_parameter_groups({.options = optimizer,
+                                                   .name = name,
+                                                   .optimizer = *config.optimizer,
+                                                   .lr = config.lr,
+                                                   .own = own.optimizers});
 
   for (const RunPhase& phase : config.phases) {
     const std::string reason = phase.method.algorithm.why_not(
@@ -306,14 +310,14 @@ void read_backend(const Options& comm, LaunchConfig& config) {
 
 }  // namespace
 
-CommConfig read_comm_config(const Options& root) {
+CommConfig read_comm_config(const Options& root, const PlugIns& own) {
   const Options comm = root.section("comm");
   CommConfig config;
   read_backend(comm, config.launch);
   config.launch.options.timeout_s = comm.read(kTimeout);
   config.launch.options.node_size = static_cast<int>(comm.read(kLocalSize));
-  config.codec =
-      find_codec(comm.read(kCodecName, kCodecName.rule.fallback, codec_names(comm)), comm);
+  config.codec = find_codec(
+      comm.read(kCodecName, kCodecName.rule.fallback, codec_names(own.codecs)), own.codecs);
   config.launch.shares_memory = comm.read(comm_section::kSharedMemory);
   read_meeting(comm, config.launch);
   read_fault(root.section("fault"), config);
@@ -326,16 +330,16 @@ std::shared_ptr<const Schedule> RunConfig::make_schedule(std::int64_t total_step
 }
 
 RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path,
-                          bool joins) {
+                          const PlugIns& own, bool joins) {
   RunConfig config;
   read_run(root.section("run"), config_path, config);
   config.device = read_device_choice(root.section("device"));
   read_model_and_data(root, config);
-  read_communication(root, world, joins, config);
-  read_optimizer(root, config);
+  read_communication(root, world, own, joins, config);
+  read_optimizer(root, own, config);
   read_buckets(root.section("buckets"), config);
-  config.comm = read_comm_config(root);
-  join_phases_and_comm(root, config);
+  config.comm = read_comm_config(root, own);
+  join_phases_and_comm(root, own, config);
   read_log(root.section("log"), config);
   read_train(root.section("train"), config);
   check_asynchronous(root, config);

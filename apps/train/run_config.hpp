@@ -18,6 +18,7 @@
 #include "base/options.hpp"
 #include "comm/start/start.hpp"
 #include "core/algorithms/algorithm.hpp"
+#include "core/algorithms/plug_ins.hpp"
 #include "core/bucket/gradient_policy.hpp"
 #include "core/bucket/parameter_group.hpp"
 #include "core/trace/step_timeline.hpp"
@@ -46,7 +47,7 @@ struct CommConfig {
 
 /// Replaces the backend `auto` by that of default_backend(). Of `options.meeting`, takes the number
 /// of streams, the interface and the secret.
-CommConfig read_comm_config(const Options& root);
+CommConfig read_comm_config(const Options& root, const PlugIns& own = {});
 
 struct RunConfig {
   std::uint64_t seed = 0;
@@ -139,6 +140,6 @@ struct RunConfig {
 /// run.output_dir is not given. `joins`: the rank joins others, and `world` need not fit the
 /// topology.
 RunConfig read_run_config(const Options& root, const World& world, const std::string& config_path,
-                          bool joins = false);
+                          const PlugIns& own = {}, bool joins = false);
 
 }  // namespace gossamer::apps

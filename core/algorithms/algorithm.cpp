@@ -10,8 +10,8 @@
 
 namespace gossamer {
 
-std::vector<std::string> algorithm_names(const Options& options) {
-  return names_of(rows_for(options, algorithm_table()));
+std::vector<std::string> algorithm_names(std::span<const AlgorithmEntry> own) {
+  return names_of(with_own(algorithm_table(), own));
 }
 
 namespace {
@@ -151,8 +151,9 @@ void AlgorithmChoice::check(const AlgorithmSetting& setting) const {
   if (!reason.empty()) throw ConfigError(reason);
 }
 
-AlgorithmChoice::AlgorithmChoice(std::string_view name, const Options& options)
-    : AlgorithmChoice(row_of(rows_for(options, algorithm_table()), "algorithm", name), options) {}
+AlgorithmChoice::AlgorithmChoice(std::string_view name, const Options& options,
+                                 std::span<const AlgorithmEntry> own)
+    : AlgorithmChoice(row_of(with_own(algorithm_table(), own), "algorithm", name), options) {}
 
 AlgorithmChoice::AlgorithmChoice(const AlgorithmEntry& entry, const Options& options)
     : entry_(&entry), factory_(entry_->read(options)), text_(entry_->name) {
@@ -166,12 +167,13 @@ AlgorithmChoice::AlgorithmChoice(const AlgorithmEntry& entry, const Options& opt
   given_ = join(given, ", ");
 }
 
-AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback) {
+AlgorithmChoice read_algorithm(const Options& root, std::span<const AlgorithmEntry> own) {
   const Options section = root.named_section("algorithm");
   for (const char* const key : {"phases", "consensus_control"}) {
     if (section.has(key)) section.fail(key, "only gossamer train follows this; give a name alone");
   }
-  return {section.read(kAlgorithmName, fallback, algorithm_names(section)), section};
+  return {section.read(kAlgorithmName, kAlgorithmName.rule.fallback, algorithm_names(own)), section,
+          own};
 }
 
 }  // namespace gossamer

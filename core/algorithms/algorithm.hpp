@@ -239,8 +239,8 @@ struct AlgorithmEntry {
 };
 
 std::span<const AlgorithmEntry> algorithm_table();
-/// The rows that `options` bring along count, too.
-std::vector<std::string> algorithm_names(const Options& options = Options());
+/// `own` are a user's rows, whose names count beside those of the table.
+std::vector<std::string> algorithm_names(std::span<const AlgorithmEntry> own = {});
 
 inline constexpr ChoiceOption kAlgorithmName{
     "name", "what the ranks send", {.fallback = "gossip", .names = [] {
@@ -252,7 +252,8 @@ class AlgorithmChoice {
  public:
   AlgorithmChoice() : AlgorithmChoice(std::string_view("gossip")) {}
   /// Throws ConfigError for an unknown name or a wrong option.
-  explicit AlgorithmChoice(std::string_view name, const Options& options = Options());
+  explicit AlgorithmChoice(std::string_view name, const Options& options = Options(),
+                           std::span<const AlgorithmEntry> own = {});
   /// An algorithm that is in no table: your own. `entry` must outlive the choice. Throws
   /// ConfigError for a wrong option.
   explicit AlgorithmChoice(const AlgorithmEntry& entry, const Options& options = Options());
@@ -260,8 +261,9 @@ class AlgorithmChoice {
   template <std::convertible_to<std::string_view> Name>
   AlgorithmChoice(const Name& name) : AlgorithmChoice(std::string_view(name)) {}
   template <std::convertible_to<std::string_view> Name>
-  AlgorithmChoice(const Name& name, const Options& options)
-      : AlgorithmChoice(std::string_view(name), options) {}
+  AlgorithmChoice(const Name& name, const Options& options,
+                  std::span<const AlgorithmEntry> own = {})
+      : AlgorithmChoice(std::string_view(name), options, own) {}
 
   [[nodiscard]] const AlgorithmEntry& entry() const { return *entry_; }
   [[nodiscard]] std::string name() const { return std::string(entry_->name); }
@@ -316,6 +318,6 @@ struct ExchangeOptions {
 
 /// Reads `algorithm: NAME` or `algorithm: {name: NAME, ...}` of a configuration. Refuses what only
 /// training follows: phases and consensus control.
-AlgorithmChoice read_algorithm(const Options& root, std::string_view fallback = "gossip");
+AlgorithmChoice read_algorithm(const Options& root, std::span<const AlgorithmEntry> own = {});
 
 }  // namespace gossamer

@@ -3,7 +3,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -24,17 +23,11 @@ void check_names(std::string_view kind, std::span<const Row> table, std::span<co
 
 }  // namespace
 
-Options PlugIns::options(YamlNode root) const {
+void PlugIns::check() const {
   check_names("algorithm", algorithm_table(), algorithms);
   check_names("topology", topology_table(), topologies);
   check_names("optimizer", optimizer_table(), optimizers);
   check_names("codec", codec_table(), codecs);
-  Options options(std::move(root));
-  options.take_along(algorithms);
-  options.take_along(topologies);
-  options.take_along(optimizers);
-  options.take_along(codecs);
-  return options;
 }
 
 }  // namespace gossamer

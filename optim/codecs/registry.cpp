@@ -52,12 +52,12 @@ void require_bytes(const Codec& codec, const ConstBlock& encoded, std::int64_t n
 }  // namespace
 
 std::span<const CodecEntry> codec_table() { return kCodecs; }
-std::vector<std::string> codec_names(const Options& options) {
-  return names_of(rows_for(options, codec_table()));
+std::vector<std::string> codec_names(std::span<const CodecEntry> own) {
+  return names_of(with_own(codec_table(), own));
 }
 
-const Codec* find_codec(std::string_view name, const Options& options) {
-  const CodecEntry& entry = row_of(rows_for(options, codec_table()), "codec", name);
+const Codec* find_codec(std::string_view name, std::span<const CodecEntry> own) {
+  const CodecEntry& entry = row_of(with_own(codec_table(), own), "codec", name);
   return entry.codec == nullptr ? nullptr : &entry.codec();
 }
 

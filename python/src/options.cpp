@@ -8,7 +8,6 @@
 #include "base/text.hpp"
 #include "base/yaml.hpp"
 #include "comm/backends.hpp"
-#include "core/algorithms/plug_ins.hpp"
 #include "core/bucket/bucket_options.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
@@ -53,7 +52,7 @@ void read_comm(const Options& root, World& world, ExchangeOptions& exchange) {
   const Options comm = root.section("comm");
   if (comm.has("codec")) {
     const Options section = comm.named_section("codec");
-    const Codec* const codec = find_codec(section.read(kName), section);
+    const Codec* const codec = find_codec(section.read(kName));
     if (exchange.codec != nullptr && codec != exchange.codec) {
       comm.fail("codec", "is another one than codec, allowed: one of the two");
     }
@@ -81,20 +80,20 @@ std::int64_t read_bucket_bytes(const Options& root, std::int64_t fallback) {
 
 }  // namespace
 
-Options given_options(const std::string& yaml) {
-  return PlugIns{.topologies = kOwn}.options(parse_yaml(yaml, "options"));
-}
+Options given_options(const std::string& yaml) { return Options(parse_yaml(yaml, "options")); }
+
+std::span<const TopologyEntry> own_topologies() { return kOwn; }
 
 ExchangeOptions read_exchange(const Options& root, const World& given) {
   ExchangeOptions exchange{.algorithm = read_algorithm(root),
                            .shares_memory = root.read(kSharedMemory)};
   const Options codec = root.named_section("codec");
-  exchange.codec = find_codec(codec.read(kCodec), codec);
+  exchange.codec = find_codec(codec.read(kCodec));
   World world = given;
   read_comm(root, world, exchange);
   const Options topology = root.named_section("topology");
   if (exchange.algorithm.needs_topology()) {
-    exchange.topology = read_topology(topology, world, "ring");
+    exchange.topology = read_topology(topology, world, "ring", kOwn);
   } else {
     topology.accept_unknown();
   }

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/options.hpp"
@@ -14,11 +15,14 @@
 #include "core/step/pipeline.hpp"
 #include "core/trace/step_timeline.hpp"
 #include "optim/optimizer.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer::python {
 
 /// Throws ConfigError for what is no YAML.
 Options given_options(const std::string& yaml);
+/// The topologies of Python.
+std::span<const TopologyEntry> own_topologies();
 
 /// Algorithm, topology and codec. A topology that the algorithm does not use has no effect, as in
 /// the program. `comm: {codec: NAME, local_size: N}` of the program's configurations works, too.

@@ -35,7 +35,9 @@ struct WorldTopology {
 WorldTopology make(const std::string& yaml, int world_size, int node_size) {
   const Options root = given_options(yaml);
   const World world{0, world_size, node_size > 0 ? node_size : world_size};
-  WorldTopology made{read_topology(root.named_section("topology"), world), world_size};
+  WorldTopology made{
+      read_topology(root.named_section("topology"), world, std::nullopt, own_topologies()),
+      world_size};
   root.reject_unknown();
   return made;
 }

@@ -96,7 +96,7 @@ TEST(OptionsTree, OutlivesTheRoot) {
     const Options root = read("s: {a: 1}\n");
     section = root.section("s");
   }
-  EXPECT_EQ(section->integer("a", {}), 1);
+  EXPECT_EQ(section->read(IntegerOption{.name = "a"}), 1);
 }
 
 TEST(OptionsTree, FailNamesThePlaceOfTheKey) {

@@ -14,7 +14,6 @@
 #include <gtest/gtest.h>
 
 #include "base/text.hpp"
-#include "base/yaml.hpp"
 #include "core/algorithms/plug_ins.hpp"
 #include "core/exchange/peer_lanes.hpp"
 #include "optim/sweep.hpp"
@@ -155,14 +154,25 @@ TEST(RoundRobin, MeetsEveryOtherRankOnceInAPeriod) {
   }
 }
 
+TEST(PlugIns, MayBeInsideOtherTopologies) {
+  const std::array own = {kRoundRobinRow};
+  const World world{.size = 4, .node_size = 2};
+  for (const char* const section :
+       {"name: round-robin", "every: {base: round-robin, period: 2}",
+        "alternate: [ring, round-robin]", "{name: hierarchical, leaders: round-robin}",
+        "phases: [{topology: round-robin, until: 2}, {topology: ring}]"}) {
+    EXPECT_NO_THROW((void)read_topology(Options::parse(section), world, std::nullopt, own))
+        << section;
+    EXPECT_THROW((void)read_topology(Options::parse(section), world), ConfigError) << section;
+  }
+}
+
 TEST(PlugIns, HaveNamesOfTheirOwn) {
   const auto refusal = [](std::string_view name) {
     AlgorithmEntry row = kDampedGossipRow;
     row.name = name;
     const std::array rows = {kDampedGossipRow, row};
-    return what_of<ConfigError>([&] {
-      static_cast<void>(PlugIns{.algorithms = rows}.options(parse_yaml("seed: 1", "here")));
-    });
+    return what_of<ConfigError>([&] { PlugIns{.algorithms = rows}.check(); });
   };
   EXPECT_EQ(refusal("gentle_gossip"), "");
   // Names match in either spelling.

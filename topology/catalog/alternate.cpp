@@ -55,10 +55,11 @@ class Alternate final : public Topology {
 
 }  // namespace
 
-std::unique_ptr<Topology> make_alternate(const World& world, const Options& section) {
+std::unique_ptr<Topology> make_alternate(const World& world, const Options& section,
+                                         std::span<const TopologyEntry> own) {
   std::vector<std::unique_ptr<Topology>> parts;
   for (const Options& part : section.named_sections("alternate")) {
-    parts.push_back(read_part(part, world));
+    parts.push_back(read_part(part, world, own));
   }
   return std::make_unique<Alternate>(std::move(parts));
 }

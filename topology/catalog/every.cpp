@@ -42,9 +42,10 @@ class Every final : public Topology {
 
 }  // namespace
 
-std::unique_ptr<Topology> make_every(const World& world, const Options& section) {
+std::unique_ptr<Topology> make_every(const World& world, const Options& section,
+                                     std::span<const TopologyEntry> own) {
   const Options options = section.section("every");
-  auto base = read_part(options.read(every::kBase), world);
+  auto base = read_part(options.read(every::kBase), world, own);
   const std::int64_t period = options.read(every::kPeriod);
   return std::make_unique<Every>(std::move(base), period, world.size);
 }

@@ -59,9 +59,10 @@ bool hierarchical_fits(const World& world) {
   return world.size >= 1 && world.node_size >= 1 && world.size % world.node_size == 0;
 }
 
-std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options) {
+std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options,
+                                            std::span<const TopologyEntry> own) {
   const World nodes{.size = world.size / world.node_size};
-  auto leaders = read_part(options.read(hierarchical::kLeaders), nodes, "ring");
+  auto leaders = read_part(options.read(hierarchical::kLeaders), nodes, own, "ring");
   const std::int64_t every = options.read(hierarchical::kLeadersEvery);
   return std::make_unique<Hierarchical>(world, std::move(leaders), every);
 }

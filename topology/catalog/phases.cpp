@@ -64,13 +64,14 @@ class Phases final : public Topology {
 
 }  // namespace
 
-std::unique_ptr<Topology> make_phases(const World& world, const Options& section) {
+std::unique_ptr<Topology> make_phases(const World& world, const Options& section,
+                                      std::span<const TopologyEntry> own) {
   const std::vector<Options> parts = section.named_sections("phases");
   std::vector<PhaseOfRun> result;
   std::int64_t first = 0;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     const Options& part = parts[p];
-    result.push_back({first, read_part(part.read(phases::kTopology), world)});
+    result.push_back({first, read_part(part.read(phases::kTopology), world, own)});
     if (p + 1 == parts.size()) {
       if (part.has("until")) part.fail("until", "the last phase has no end; leave this key out");
       break;

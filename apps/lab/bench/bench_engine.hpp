@@ -47,7 +47,8 @@ inline std::vector<double> column(const std::vector<Row>& rows, const std::strin
 inline std::shared_ptr<const Topology> read_bench_topology(const StepBenchOptions& options,
                                                            const World& world) {
   const YamlNode root = parse_yaml(concat("topology: ", options.topology), "--topology");
-  return read_topology(options.own.options(root).named_section("topology"), world);
+  return read_topology(Options(root).named_section("topology"), world, std::nullopt,
+                       options.own.topologies);
 }
 
 inline std::int64_t num_warmup(const StepBenchOptions& options) {
@@ -180,7 +181,7 @@ class BenchEngine {
 
   /// Null: the engine sends its blocks as they are.
   [[nodiscard]] const Codec* codec_of(const StepBenchOptions& options) const {
-    const Codec* const codec = find_codec(options.codec, options.own.options({}));
+    const Codec* const codec = find_codec(options.codec, options.own.codecs);
     return engine_.takes(codec) ? codec : nullptr;
   }
 
@@ -192,8 +193,8 @@ class BenchEngine {
                          .shares_memory = options.shares_memory},
             .optimizer = make_optimizer(
                 options.optimizer,
-                options.own.options(
-                    parse_yaml(options_yaml(options.optimizer, options.accum_iter), "--optim"))),
+                Options(parse_yaml(options_yaml(options.optimizer, options.accum_iter), "--optim")),
+                options.own.optimizers),
             .schedule = make_schedule("constant", {.lr = options.lr}),
             .weight_decay = options.weight_decay,
             .decay_bias_and_norm = true,

@@ -63,7 +63,7 @@ class StepBench {
       throw ConfigError(concat("--slow-rank ", options.slow_rank, ": there are ", world.size,
                                " ranks, allowed: 0 to ", world.size - 1));
     }
-    const Codec* const codec = find_codec(options.codec, options.own.options({}));
+    const Codec* const codec = find_codec(options.codec, options.own.codecs);
     const auto encodes = [codec](const StepEngine& engine) { return engine.takes(codec); };
     if (codec != nullptr && std::ranges::none_of(options.engines, encodes)) {
       throw ConfigError(concat("--codec ", options.codec, ": no engine sends such blocks"));
@@ -137,7 +137,7 @@ class StepBench {
     std::vector<double> losses = mean_list(ranks, "losses");
     for (double& loss : losses) loss = rounded(loss, 6);
     const bool computes = !engine.engine().algorithm();
-    const Codec* const codec = find_codec(options_.codec, options_.own.options({}));
+    const Codec* const codec = find_codec(options_.codec, options_.own.codecs);
     const double samples = static_cast<double>(world_.size) * static_cast<double>(batch_size_);
     Json json = {
         {"engine", engine.engine().text()},
@@ -223,11 +223,11 @@ class StepBench {
 
 StepEngine::StepEngine(std::string_view text, const PlugIns& own) : text_(text) {
   const Options section =
-      own.options(parse_yaml(concat("engine: ", text), "--engine")).named_section("engine");
-  std::vector<std::string> names = algorithm_names(section);
+      Options(parse_yaml(concat("engine: ", text), "--engine")).named_section("engine");
+  std::vector<std::string> names = algorithm_names(own.algorithms);
   names.emplace_back(kCompute);
   const std::string name = section.read(kAlgorithmName, std::nullopt, names);
-  if (name != kCompute) algorithm_.emplace(name, section);
+  if (name != kCompute) algorithm_.emplace(name, section, own.algorithms);
   section.reject_unknown();
 }
 

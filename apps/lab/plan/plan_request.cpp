@@ -127,17 +127,20 @@ std::vector<double> read_buckets(const Options& root, int world_size) {
 }
 
 void read_algorithms(const Options& root, PlanOptions& options) {
+  const PlugIns& own = options.own;
   if (root.has("algorithm")) {
     for (const Options& section : root.named_sections("algorithm")) {
-      const std::string name = section.read(kAlgorithmName, std::nullopt, algorithm_names(section));
-      options.algorithms.emplace_back(name, section);
+      const std::string name =
+          section.read(kAlgorithmName, std::nullopt, algorithm_names(own.algorithms));
+      options.algorithms.emplace_back(name, section, own.algorithms);
     }
   }
   const Options section = root.named_section("optimizer");
   options.optimizer =
-      make_optimizer(section.read(kOptimizerName, "adamw", optimizer_names(section)), section);
+      make_optimizer(section.read(kOptimizerName, "adamw", optimizer_names(own.optimizers)),
+                     section, own.optimizers);
   options.is_plain = root.has("codec");
-  options.codec = find_codec(root.read(kCodecName, "fp32", codec_names(root)), root);
+  options.codec = find_codec(root.read(kCodecName, "fp32", codec_names(own.codecs)), own.codecs);
   if (options.codec != nullptr) options.is_plain = false;
 }
 
@@ -163,9 +166,10 @@ nlohmann::ordered_json question_of(const PlanRequest& request) {
 
 std::span<const OptionEntry> plan_numbers() { return kNumbers; }
 
-PlanRequest read_plan(const Options& root) {
+PlanRequest read_plan(const Options& root, const PlugIns& own) {
   PlanRequest request;
   PlanOptions& options = request.options;
+  options.own = own;
   const World world = read_world(root);
   const Links links = read_all_links(root, request.assumed);
   options.model = {.world = world,

@@ -43,7 +43,7 @@ struct PlanRequest {
 std::span<const OptionEntry> plan_numbers();
 
 /// Throws ConfigError. `options.own` stays empty.
-PlanRequest read_plan(const Options& root);
+PlanRequest read_plan(const Options& root, const PlugIns& own = {});
 
 /// What was asked for, and the plan.
 nlohmann::ordered_json to_json(const PlanRequest& request, const Plan& plan);

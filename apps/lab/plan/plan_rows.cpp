@@ -165,9 +165,8 @@ std::vector<Variant> variants_for(const PlanOptions& options) {
 std::shared_ptr<const Topology> topology_of(const Variant& variant, const PlanOptions& options) {
   World world = options.model.world;
   if (variant.local_size > 0) world.node_size = variant.local_size;
-  const Options root =
-      options.own.options(parse_yaml(concat("topology: ", variant.section()), "plan"));
-  return read_topology(root.section("topology"), world);
+  const Options root(parse_yaml(concat("topology: ", variant.section()), "plan"));
+  return read_topology(root.section("topology"), world, std::nullopt, options.own.topologies);
 }
 
 /// The model with so large buckets that it has a few.

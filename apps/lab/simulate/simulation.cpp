@@ -22,15 +22,15 @@ constexpr std::uint64_t kStartStream = 2;
 // Distances below this fraction of the first one are rounding.
 constexpr double kRounding = 1e-12;
 
-void read_training(const Options& options, SimulationConfig& config) {
-  config.algorithm = read_algorithm(options);
+void read_training(const Options& options, const PlugIns& own, SimulationConfig& config) {
+  config.algorithm = read_algorithm(options, own.algorithms);
   const std::string reason = config.algorithm.why_not({.topology = config.topology.get()});
   if (!reason.empty()) options.fail("algorithm", reason);
   const Options optimizer = options.named_section("optimizer");
-  const std::string name = optimizer.read(kOptimizerName, "sgd", optimizer_names(optimizer));
+  const std::string name = optimizer.read(kOptimizerName, "sgd", optimizer_names(own.optimizers));
   config.lr = optimizer.read(simulate_options::kLr);
   config.weight_decay = optimizer.read(simulate_options::kWeightDecay);
-  config.optimizer = make_optimizer(name, optimizer);
+  config.optimizer = make_optimizer(name, optimizer, own.optimizers);
   if (config.optimizer->needs_matrices()) {
     optimizer.fail("name",
                    concat(name, " updates matrices, and the parameters of a simulation are ",
@@ -200,7 +200,7 @@ class Run {
 
 }  // namespace
 
-SimulationConfig read_simulation(const Options& options) {
+SimulationConfig read_simulation(const Options& options, const PlugIns& own) {
   SimulationConfig config;
   config.trains = options.read(simulate_options::kKind) == "sgd";
   const auto size = static_cast<int>(options.read(simulate_options::kWorldSize));
@@ -215,11 +215,12 @@ SimulationConfig read_simulation(const Options& options) {
   config.rounds = options.read(simulate_options::kRounds);
   config.dim = options.read(simulate_options::kDim);
   config.seed = static_cast<std::uint64_t>(options.read(simulate_options::kSeed));
-  config.codec = find_codec(options.read(kCodecName, "fp32", codec_names(options)), options);
+  config.codec = find_codec(options.read(kCodecName, "fp32", codec_names(own.codecs)), own.codecs);
   check_memory(options, config);
-  config.topology = read_topology(options.named_section("topology"), config.world, "ring");
+  config.topology =
+      read_topology(options.named_section("topology"), config.world, "ring", own.topologies);
   if (config.trains) {
-    read_training(options, config);
+    read_training(options, own, config);
     check_memory(options, config);
   }
   for (const Codec* codec : {static_cast<const Codec*>(nullptr), config.codec}) {

@@ -24,6 +24,7 @@
 #include "apps/lab/simulate/problems.hpp"
 #include "base/options.hpp"
 #include "core/algorithms/algorithm.hpp"
+#include "core/algorithms/plug_ins.hpp"
 #include "optim/optimizer.hpp"
 #include "topology/topology.hpp"
 
@@ -47,7 +48,7 @@ struct SimulationConfig {
 };
 
 /// Throws ConfigError, also for a simulation that needs more than 16 GB.
-SimulationConfig read_simulation(const Options& options);
+SimulationConfig read_simulation(const Options& options, const PlugIns& own = {});
 
 struct SimulationPoint {
   /// Rounds or steps done so far.

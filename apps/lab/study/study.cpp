@@ -121,10 +121,10 @@ std::optional<std::string> difference_of_finished(const std::string& folder,
 
 /// Options over the sections of a run, below the key `base`, so that errors name keys as the
 /// study's file has them.
-Options as_base(const YamlNode& tree, const PlugIns& own) {
+Options as_base(const YamlNode& tree) {
   YamlNode root{.kind = YamlNode::Kind::kMapping, .where = tree.where};
   root.entries.push_back({{"base", tree.where}, tree});
-  return own.options(root).section("base");
+  return Options(root).section("base");
 }
 
 /// The study's file, or the error of reading it. Errors are thrown later, because all ranks must
@@ -142,7 +142,7 @@ Source read_source(const StudyRequest& request) {
     YamlNode tree = read_yaml_file(request.config_path);
     for (const std::string& text : request.overrides) apply_override(tree, text);
     source.config = read_study_config(tree, request.config_path, request.own);
-    source.launch = read_comm_config(as_base(source.config.base, request.own)).launch;
+    source.launch = read_comm_config(as_base(source.config.base), request.own).launch;
   } catch (const ConfigError& error) {
     source.error = error;
   }
@@ -185,8 +185,8 @@ class StudyRank {
 
  private:
   [[nodiscard]] RunConfig read(const StudyRun& run) const {
-    return read_run_config(shared_.request.own.options(run.tree), world_,
-                           shared_.request.config_path);
+    return read_run_config(Options(run.tree), world_, shared_.request.config_path,
+                           shared_.request.own);
   }
 
   /// Checks all runs before the first one starts.
@@ -202,8 +202,8 @@ class StudyRank {
                                  ", or ", config.workers, " ranks"));
       }
       for (const StudyRun& run : config.runs) {
-        const RunConfig checked = read_run_config(as_base(run.tree, shared_.request.own), world_,
-                                                  shared_.request.config_path);
+        const RunConfig checked = read_run_config(as_base(run.tree), world_,
+                                                  shared_.request.config_path, shared_.request.own);
         lines.push_back(lines_of(checked.resolved));
         level_ = checked.comm.log_level();
         mode_ = checked.progress;

@@ -125,7 +125,7 @@ TEST(ListedOptions, AreThoseOfTopologies) {
   std::ofstream(file) << "world_size: 4\nedges: [[0, 1], [1, 2], [2, 3]]\n";
   for (const TopologyEntry& entry : topology_table()) {
     Plugin plugin{.name = entry.name, .options = entry.options, .make = [&](const Options& given) {
-                    (void)entry.make(world, given);
+                    (void)entry.build(world, given);
                   }};
     if (entry.needs_options) plugin.needed = {{"path", file}};
     expect_true_options(plugin);
@@ -145,7 +145,7 @@ TEST(ListedOptions, AreThoseOfWrappers) {
   for (const WrapperEntry& entry : wrapper_table()) {
     plugins[entry.name] = {
         .name = entry.name, .options = entry.options, .make = [&entry](const Options& given) {
-          (void)entry.make({.size = 4}, given);
+          (void)entry.make({.size = 4}, given, {});
         }};
   }
   ASSERT_EQ(plugins.size(), 3U);
@@ -165,7 +165,7 @@ TEST(ListedOptions, AreThoseOfOptimizers) {
   for (const OptimizerEntry& entry : optimizer_table()) {
     expect_true_options({.name = entry.name,
                          .options = entry.options,
-                         .make = [&](const Options& given) { (void)entry.make(given); }});
+                         .make = [&](const Options& given) { (void)entry.build(given); }});
   }
 }
 

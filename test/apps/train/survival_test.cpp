@@ -102,7 +102,8 @@ struct LossyRun {
 
   int train(Communicator& communicator, const World& world, bool joins,
             const std::function<void(MortalSamples&)>& prepare) {
-    const RunConfig config = read_run_config(Options(parse_yaml(yaml, "test")), world, "", joins);
+    const RunConfig config =
+        read_run_config(Options(parse_yaml(yaml, "test")), world, "", {}, joins);
     const Dataset whole = config.data->load(1);
     const auto samples = std::make_shared<MortalSamples>(whole.train, ledger);
     prepare(*samples);

@@ -1,6 +1,7 @@
 #pragma once
 // What one step of a block of parameters works on: the parameters, what mixes with them, and the
-// gradients. optim/block_update.hpp makes the step.
+// gradients. optim/block_update.hpp makes the step, piece by piece: a ParameterUpdate is the step of
+// one piece.
 
 #include <array>
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 #include "base/types.hpp"
 #include "base/worker_pool.hpp"
-#include "optim/exchange_work.hpp"
 #include "optim/gradient_control.hpp"
+#include "optim/intake.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/orthogonalize.hpp"
 
@@ -47,17 +48,15 @@ struct BlockUpdate {
   Block rounded = {};
   /// The optimizer's num_states() blocks, each as large as `parameters`.
   std::array<void*, kMaxStates> states = {};
-  /// As in ParameterUpdate, for the whole block.
-  double keep = 1.0;
-  std::vector<Inbox> inboxes = {};
-  /// On processors only.
-  ExchangeWork exchange = {};
   /// In rising order of offsets.
   std::vector<Segment> segments = {};
   double lr = 0.0;
   /// The factor for the gradients, in the stream's memory; work given earlier has written it. Null:
   /// the gradients are used as they are.
   const GradientDecision* decision = nullptr;
+  /// What is mixed in; the inboxes are as large as `parameters`. Intake::exchange works on
+  /// processors only. Whoever sets the rates has multiplied them by Intake::update_scale.
+  Intake intake = {};
   /// For streams on processors. The pool's threads share the work; null: one thread does it.
   SimdPath simd = best_simd_path();
   WorkerPool* pool = nullptr;
@@ -65,5 +64,9 @@ struct BlockUpdate {
   /// do not have.
   const Orthogonalize* orthogonalize = nullptr;
 };
+
+/// The step of the elements [range.first, range.last) of a block, which all belong to the segment:
+/// without mixing, and with gradients as they are.
+ParameterUpdate piece_of(const BlockUpdate& update, const Segment& segment, PartRange range);
 
 }  // namespace gossamer

@@ -109,55 +109,54 @@ struct MixedIn {
   }
 };
 
-/// What a piece of a segment's step shares with the other pieces.
-struct SegmentStep {
-  const Optimizer& optimizer;
-  const BlockUpdate& update;
-  const GradientDecision& decision;
-  const Segment& segment;
-  /// As many as update.inboxes; kept from segment to segment.
-  std::vector<Inbox>& scratch;
+/// The passes of one thread over a block.
+class BlockPass {
+ public:
+  /// All references must outlive the object.
+  BlockPass(const Optimizer& optimizer, const BlockUpdate& update, const GradientDecision& decision)
+      : optimizer_(optimizer),
+        update_(update),
+        decision_(decision),
+        inboxes_(update.intake.inboxes) {}
 
-  /// The step of the elements [range.first, range.last) of the block, which all belong to the
-  /// segment. `inboxes` hold plain values of these elements.
-  void run(PartRange range, double keep, std::span<const Inbox> inboxes) const {
-    const std::int64_t first = range.first;
-    const std::int64_t numel = range.last - range.first;
-    ParameterUpdate step{.parameter = part_of(update.parameters, first, numel),
-                         .keep = keep,
-                         .inboxes = inboxes,
-                         .step = segment.step,
-                         .lr = segment.lr.value_or(update.lr),
-                         .weight_decay = segment.weight_decay,
-                         .gradient_scale = decision.factor,
-                         .simd = update.simd};
-    if (update.rounded.data != nullptr) step.rounded = part_of(update.rounded, first, numel);
-    if (segment.gradient.data != nullptr) {
-      step.gradient = part_of(segment.gradient, first - segment.offset, numel);
-    }
-    const std::int64_t skipped = first * size_of(update.parameters.dtype);
-    for (std::size_t k = 0; k < static_cast<std::size_t>(optimizer.num_states()); ++k) {
-      step.states[k] = static_cast<std::byte*>(update.states[k]) + skipped;
-    }
-    if (decision.apply != 0) {
-      optimizer.update(step);
-    } else {
-      mix(step);
+  /// The step of the elements [range.first, range.last) of the block.
+  void run(PartRange range) {
+    for (const Segment& segment : update_.segments) {
+      const PartRange part{std::max(range.first, segment.offset),
+                           std::min(range.last, segment.offset + segment.numel)};
+      if (part.first >= part.last) continue;
+      if (update_.intake.exchange.is_empty()) {
+        step(segment, part, update_.intake.keep, plain_inboxes(part));
+      } else {
+        step_with_exchange(segment, part);
+      }
     }
   }
 
+ private:
+  /// The step of a piece of a segment. `inboxes` hold plain values of its elements.
+  void step(const Segment& segment, PartRange range, double keep,
+            std::span<const Inbox> inboxes) const {
+    ParameterUpdate piece = piece_of(update_, segment, range);
+    piece.keep = keep;
+    piece.inboxes = inboxes;
+    piece.gradient_scale = decision_.factor;
+    if (decision_.apply == 0) return mix(piece);
+    (segment.optimizer != nullptr ? *segment.optimizer : optimizer_).update(piece);
+  }
+
   /// The same for a pass with work for the exchange.
-  void run_with_exchange(PartRange whole) const {
-    const ExchangeWork& exchange = update.exchange;
+  void step_with_exchange(const Segment& segment, PartRange whole) {
+    const ExchangeWork& exchange = update_.intake.exchange;
     const Coding& coding = exchange.coding;
     MixedIn mixed_in;
     for_coded_parts(whole, [&](PartRange part) {
-      run_part(part, mixed_in);
+      step_with_mixed_in(segment, part, mixed_in);
       const std::int64_t numel = part.last - part.first;
-      const ConstBlock x = part_of(update.parameters, part.first, numel);
+      const ConstBlock x = part_of(update_.parameters, part.first, numel);
       if (coding.encodes) {
         coding.codec->encode(encoded_part(*coding.codec, coding.own, part.first, numel), x,
-                             coding.next_grid.from(part.first), update.simd);
+                             coding.next_grid.from(part.first), update_.simd);
       }
       if (exchange.copy.data != nullptr) {
         stream_copy(part_of(exchange.copy, part.first, numel), x);
@@ -165,32 +164,39 @@ struct SegmentStep {
     });
   }
 
-  /// The step of one part, with what its inboxes stand for.
-  void run_part(PartRange part, MixedIn& mixed_in) const {
-    const ExchangeWork& exchange = update.exchange;
+  /// The step of a piece, with what its inboxes stand for.
+  void step_with_mixed_in(const Segment& segment, PartRange part, MixedIn& mixed_in) {
+    const ExchangeWork& exchange = update_.intake.exchange;
     if (exchange.coding.decodes) {
-      const Block sum = mixed_in.differences(update.inboxes, exchange, part,
-                                             update.parameters.dtype, update.simd);
-      return run(part, update.keep, std::array{Inbox{sum, 1.0}});
+      const Block sum = mixed_in.differences(update_.intake.inboxes, exchange, part,
+                                             update_.parameters.dtype, update_.simd);
+      return step(segment, part, update_.intake.keep, std::array{Inbox{sum, 1.0}});
     }
     const std::span<const Inbox> inboxes = plain_inboxes(part);
     if (exchange.stats) {
-      measure(part_of(update.parameters, part.first, part.last - part.first), inboxes,
+      measure(part_of(update_.parameters, part.first, part.last - part.first), inboxes,
               *exchange.stats);
     }
     if (exchange.sums && !inboxes.empty()) {
-      return run(part, update.keep, std::array{mixed_in.add_up(inboxes)});
+      return step(segment, part, update_.intake.keep, std::array{mixed_in.add_up(inboxes)});
     }
-    run(part, update.keep, inboxes);
+    step(segment, part, update_.intake.keep, inboxes);
   }
 
   /// The inboxes' elements of a part; valid until the next call.
-  [[nodiscard]] std::span<const Inbox> plain_inboxes(PartRange part) const {
-    for (std::size_t k = 0; k < scratch.size(); ++k) {
-      scratch[k].block = part_of(update.inboxes[k].block, part.first, part.last - part.first);
+  [[nodiscard]] std::span<const Inbox> plain_inboxes(PartRange part) {
+    for (std::size_t k = 0; k < inboxes_.size(); ++k) {
+      inboxes_[k].block =
+          part_of(update_.intake.inboxes[k].block, part.first, part.last - part.first);
     }
-    return scratch;
+    return inboxes_;
   }
+
+  const Optimizer& optimizer_;
+  const BlockUpdate& update_;
+  const GradientDecision& decision_;
+  /// As many as in the intake, for the elements of one piece.
+  std::vector<Inbox> inboxes_;
 };
 
 void wait_for_all(const ExchangeWork& exchange, std::int64_t numel) {
@@ -202,26 +208,14 @@ void wait_for_all(const ExchangeWork& exchange, std::int64_t numel) {
 void update_range(const Optimizer& optimizer, const BlockUpdate& update,
                   const GradientDecision& decision, PartRange range) {
   const FlushDenormals flush;
-  std::vector<Inbox> inboxes = update.inboxes;
-  for (const Segment& segment : update.segments) {
-    const PartRange part{std::max(range.first, segment.offset),
-                         std::min(range.last, segment.offset + segment.numel)};
-    if (part.first >= part.last) continue;
-    const Optimizer& own = segment.optimizer != nullptr ? *segment.optimizer : optimizer;
-    const SegmentStep step{own, update, decision, segment, inboxes};
-    if (update.exchange.is_empty()) {
-      step.run(part, update.keep, step.plain_inboxes(part));
-    } else {
-      step.run_with_exchange(part);
-    }
-  }
+  BlockPass(optimizer, update, decision).run(range);
 }
 
 void update_now(const Optimizer& optimizer, const BlockUpdate& update) {
   const GradientDecision decision =
       update.decision == nullptr ? GradientDecision{} : *update.decision;
   const std::int64_t numel = update.parameters.numel;
-  const auto& wait_for_more = update.exchange.wait_for_more;
+  const auto& wait_for_more = update.intake.exchange.wait_for_more;
   PartRange part;
   do {
     part = {part.last, wait_for_more ? wait_for_more() : numel};
@@ -237,6 +231,25 @@ void update_now(const Optimizer& optimizer, const BlockUpdate& update) {
 }
 
 }  // namespace
+
+ParameterUpdate piece_of(const BlockUpdate& update, const Segment& segment, PartRange range) {
+  const std::int64_t numel = range.last - range.first;
+  ParameterUpdate piece{.parameter = part_of(update.parameters, range.first, numel),
+                        .step = segment.step,
+                        .lr = segment.lr.value_or(update.lr),
+                        .weight_decay = segment.weight_decay,
+                        .simd = update.simd};
+  if (segment.gradient.data != nullptr) {
+    piece.gradient = part_of(segment.gradient, range.first - segment.offset, numel);
+  }
+  if (update.rounded.data != nullptr) piece.rounded = part_of(update.rounded, range.first, numel);
+  const std::int64_t skipped = range.first * size_of(update.parameters.dtype);
+  for (std::size_t k = 0; k < update.states.size(); ++k) {
+    if (update.states[k] == nullptr) continue;
+    piece.states[k] = static_cast<std::byte*>(update.states[k]) + skipped;
+  }
+  return piece;
+}
 
 void prepare_device(Stream& stream) {
   if (!stream.on_host()) cuda_load_kernels(stream);
@@ -260,7 +273,7 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
     enqueue_update(stream, optimizer, std::move(update));
     return enqueue_convert(stream, rounded, parameters);
   }
-  if (!stream.on_host() && !update.exchange.is_empty()) {
+  if (!stream.on_host() && !update.intake.exchange.is_empty()) {
     throw std::logic_error("enqueue_update: work for an exchange on a GPU");
   }
   optimizer.enqueue(stream, std::move(update));

@@ -44,7 +44,7 @@ const Muon& Muon::of(const Segment& segment, const Muon& other) {
 void Muon::enqueue(Stream& stream, BlockUpdate update) const {
   const Buffer directions = stream.allocate(update.parameters.numel, update.parameters.dtype);
   BlockUpdate first = update;
-  update.exchange = split_off_sending(first.exchange);
+  update.intake.exchange = split_off_sending(first.intake.exchange);
   first.states[1] = directions.block().data;
   for (Segment& segment : first.segments) {
     if (segment.optimizer != nullptr) segment.optimizer = of(segment, *this).momentum_.get();
@@ -53,8 +53,8 @@ void Muon::enqueue(Stream& stream, BlockUpdate update) const {
 
   orthogonalize_all(stream, update, directions.block());
 
-  update.keep = 1.0;
-  update.inboxes.clear();
+  update.intake.keep = 1.0;
+  update.intake.inboxes.clear();
   update.states = {directions.block().data};
   for (Segment& segment : update.segments) {
     if (segment.numel == 0) continue;

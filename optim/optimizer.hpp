@@ -115,6 +115,8 @@ class Optimizer {
   /// True: the rule learns from the mixing of every step; averages that come every few steps would
   /// mislead it.
   [[nodiscard]] virtual bool follows_mixing() const { return false; }
+  /// False: parameters are mixed, and whoever makes the step applies a rule of its own.
+  [[nodiscard]] virtual bool has_rule() const { return true; }
   /// The rule, for kernels of the rule's type.
   [[nodiscard]] virtual const void* rule() const { return nullptr; }
   /// Gives the step of a whole block to the stream: for enqueue_update(), which has checked the

@@ -9,6 +9,7 @@ class MixingOptimizer : public Optimizer {
  public:
   [[nodiscard]] std::span<const std::string_view> state_names() const override { return {}; }
   [[nodiscard]] std::int64_t cycle() const override { return 1; }
+  [[nodiscard]] bool has_rule() const override { return false; }
   [[nodiscard]] PassTraffic least_traffic(std::int64_t /*step*/, DType model) const override {
     const DType master = master_of(model);
     return {.read = size_of(master),
@@ -18,7 +19,8 @@ class MixingOptimizer : public Optimizer {
   void update(const ParameterUpdate& update) const override { mix(update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {
     // The caller that applies the rule writes the rounded copy.
-    if (!update.inboxes.empty()) cuda_mix(stream, update.parameters, update.keep, update.inboxes);
+    const Intake& intake = update.intake;
+    if (!intake.inboxes.empty()) cuda_mix(stream, update.parameters, intake.keep, intake.inboxes);
   }
 };
 

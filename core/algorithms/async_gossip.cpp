@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/algorithms/algorithm.hpp"
 #include "core/algorithms/algorithm_options.hpp"
@@ -89,9 +90,8 @@ class AsyncGossip : public Algorithm {
   /// Mixes letters into the models, outside of steps.
   void mix(const Mailbox::Taken& taken) {
     for (Bucket& bucket : setup_.buckets) {
-      const std::span<const Inbox> inboxes = inboxes_of(bucket, taken);
       enqueue_mix(setup_.stream, bucket.parameters().block(), taken.keep,
-                  {inboxes.begin(), inboxes.end()}, {}, setup_.simd);
+                  inboxes_of(bucket, taken), {}, setup_.simd);
       bucket.write_rounded();
     }
   }
@@ -106,12 +106,12 @@ class AsyncGossip : public Algorithm {
     return place;
   }
 
-  std::span<const Inbox> inboxes_of(Bucket& bucket, const Mailbox::Taken& taken) {
-    inboxes_.clear();
+  std::vector<Inbox> inboxes_of(Bucket& bucket, const Mailbox::Taken& taken) {
+    std::vector<Inbox> inboxes;
     for (const Mailbox::Letter& letter : taken.letters) {
-      inboxes_.push_back({place_of(bucket, letter.body), letter.weight});
+      inboxes.push_back({place_of(bucket, letter.body), letter.weight});
     }
-    return inboxes_;
+    return inboxes;
   }
 
   /// The mean number of steps of all ranks since this rank's last update, as far as letters have
@@ -131,7 +131,6 @@ class AsyncGossip : public Algorithm {
   PerBucket<std::int64_t> offsets_;
   Mailbox* mailbox_ = nullptr;
   Mailbox::Taken taken_;
-  std::vector<Inbox> inboxes_;
   bool is_in_step_ = false;
   /// The sum of the factors of all updates. The first update has the factor 1.
   double steps_applied_ = -1.0;

@@ -148,7 +148,7 @@ OuterAverages::Taken OuterAverages::take_arrived(const Bucket& bucket, std::int6
                                                  const Block& model, const Block& anchor) {
   const Intake arrived = lane_of(bucket).take();
   const auto mix_arrived = [&](Stream& stream, const Block& x) {
-    enqueue_mix(stream, x, arrived.keep, {arrived.inboxes.begin(), arrived.inboxes.end()},
+    enqueue_mix(stream, x, arrived.keep, arrived.inboxes,
                 arrived.exchange, setup_.simd);
   };
   if (!sends_moves_) {

@@ -199,22 +199,13 @@ std::vector<Segment> Bucket::segments() const {
   return segments;
 }
 
-void Bucket::update(const Update& update) {
-  BlockUpdate work{.parameters = part_of(parameters().block(), shard_),
-                   .keep = update.intake.keep,
-                   .inboxes = {update.intake.inboxes.begin(), update.intake.inboxes.end()},
-                   .exchange = update.intake.exchange,
-                   .segments = segments(),
-                   .lr = update.lr * update.intake.update_scale,
-                   .decision = update.decision,
-                   .simd = update.simd,
-                   .pool = update.pool,
-                   .orthogonalize = update.orthogonalize};
+std::vector<Segment> Bucket::own_segments(const BlockUpdate& update) const {
+  std::vector<Segment> all = segments();
   for (std::size_t entry = 0; entry < slots_.size(); ++entry) {
     const std::optional<ParameterSettings>& own = slots_[entry].settings;
-    Segment& segment = work.segments[entry];
+    Segment& segment = all[entry];
     segment.optimizer = slots_[entry].optimizer.get();
-    if (slots_[entry].lr_factor != 1.0) segment.lr = work.lr * slots_[entry].lr_factor;
+    if (slots_[entry].lr_factor != 1.0) segment.lr = update.lr * slots_[entry].lr_factor;
     if (!own) continue;
     segment.weight_decay = own->weight_decay;
     segment.lr = own->lr * update.intake.update_scale;
@@ -222,39 +213,36 @@ void Bucket::update(const Update& update) {
     segment.optimizer = own->optimizer.get();
     stream_.keep(std::const_pointer_cast<Optimizer>(own->optimizer));
   }
-  if (spec_.has_master()) work.rounded = part_of(memory_.model.rounded.block(), shard_);
+  return all;
+}
+
+void Bucket::update(BlockUpdate update) {
+  update.parameters = part_of(parameters().block(), shard_);
+  if (spec_.has_master()) update.rounded = part_of(memory_.model.rounded.block(), shard_);
   for (std::size_t k = 0; k < optimizer_.state_names().size(); ++k) {
-    work.states[k] = states_[k].buffer.block().data;
+    update.states[k] = states_[k].buffer.block().data;
   }
+  update.lr *= update.intake.update_scale;
+  update.segments = own_segments(update);
   for (Slot& slot : slots_) {
     slot.counted = slot.gradient.data != nullptr;
     if (slot.counted) ++slot.num_updates;
     slot.gradient = {};
   }
-  if (update.has_own_rule) own_update_ = split_off_rule(work, update.intake.update_scale);
-  enqueue_update(stream_, optimizer_, std::move(work));
+  if (!optimizer_.has_rule()) {
+    own_update_ = update;
+    own_update_.intake.exchange = split_off_sending(update.intake.exchange);
+  }
+  enqueue_update(stream_, optimizer_, std::move(update));
   is_updated_ = true;
 }
 
-Bucket::OwnUpdate Bucket::split_off_rule(BlockUpdate& mixing, double update_scale) const {
-  OwnUpdate own{.step = {.bucket = index_,
-                         .parameters = mixing.parameters,
-                         .segments = mixing.segments,
-                         .lr = mixing.lr,
-                         .update_scale = update_scale},
-                .decision = mixing.decision,
-                .sending = {.parameters = mixing.parameters,
-                            .exchange = split_off_sending(mixing.exchange),
-                            .simd = mixing.simd,
-                            .pool = mixing.pool}};
-  for (const Segment& segment : mixing.segments) {
-    own.sending.segments.push_back({.offset = segment.offset, .numel = segment.numel});
-  }
-  return own;
-}
-
 OwnRuleStep Bucket::own_step() {
-  OwnRuleStep step = std::move(own_update_.step);
+  OwnRuleStep step{.bucket = index_,
+                   .parameters = own_update_.parameters,
+                   .segments = own_update_.segments,
+                   .lr = own_update_.lr,
+                   .update_scale = own_update_.intake.update_scale};
   if (own_update_.decision != nullptr) step.decision = read_decision(stream_, own_update_.decision);
   stream_.synchronize();
   return step;
@@ -262,8 +250,15 @@ OwnRuleStep Bucket::own_step() {
 
 void Bucket::finish_own_step() {
   write_rounded();
-  BlockUpdate sending = std::exchange(own_update_, {}).sending;
-  if (!sending.exchange.is_empty()) enqueue_update(stream_, optimizer_, std::move(sending));
+  BlockUpdate sending = std::exchange(own_update_, {});
+  if (sending.intake.exchange.is_empty()) return;
+  // The inboxes are mixed in, and the rule has used the gradients.
+  sending.rounded = {};
+  sending.decision = nullptr;
+  sending.intake.keep = 1.0;
+  sending.intake.inboxes.clear();
+  for (Segment& segment : sending.segments) segment.gradient = {};
+  enqueue_update(stream_, optimizer_, std::move(sending));
 }
 
 void Bucket::write_rounded() {

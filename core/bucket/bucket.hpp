@@ -27,7 +27,6 @@
 #include "core/bucket/bucket_plan.hpp"
 #include "core/bucket/parameter_memory.hpp"
 #include "core/bucket/parameter_settings.hpp"
-#include "core/exchange/intake.hpp"
 #include "core/exchange/shard.hpp"
 #include "optim/block_update.hpp"
 #include "optim/optimizer.hpp"
@@ -94,7 +93,7 @@ class Bucket {
   /// Drops all blocks of add_state(). The algorithm must be gone, and the stream's work done.
   void drop_added_states();
 
-  /// What the updates of an entry use from the next one on, in place of Update::lr and of the
+  /// What the updates of an entry use from the next one on, in place of BlockUpdate::lr and of the
   /// numbers of ParameterInfo. Throws std::logic_error for an optimizer of another kind.
   void set_settings(std::int64_t entry, ParameterSettings settings);
   /// The updates of an entry so far. Of a step that turns out to be left out, they are taken back.
@@ -146,23 +145,12 @@ class Bucket {
   /// name no optimizers, so that any rule may go over them.
   [[nodiscard]] std::vector<Segment> segments() const;
 
-  struct Update {
-    double lr = 0.0;
-    /// As decision().
-    const GradientDecision* decision = nullptr;
-    Intake intake = {};
-    SimdPath simd = best_simd_path();
-    /// Threads that share the work; null: one thread does it.
-    WorkerPool* pool = nullptr;
-    /// As in BlockUpdate.
-    const Orthogonalize* orthogonalize = nullptr;
-    /// True: update() only mixes. The caller applies a rule of its own to own_step(), and then
-    /// calls finish_own_step(), which copies or encodes the parameters for the next exchange.
-    bool has_own_rule = false;
-  };
-  /// Mixes the parameters of the shard, and updates the parameters that have a gradient. Inboxes
-  /// have the elements of the shard.
-  void update(const Update& update);
+  /// Mixes the parameters of the shard, and updates the parameters that have a gradient. The bucket
+  /// adds its memory and its segments to the update, and multiplies the rate by
+  /// Intake::update_scale. Inboxes have the elements of the shard. An optimizer without a rule
+  /// (Optimizer::has_rule()) leaves the rule to the caller: it applies its own to own_step(), and
+  /// then calls finish_own_step(), which copies or encodes the parameters for the next exchange.
+  void update(BlockUpdate update);
   /// What a rule of the caller's gets after update(). Waits for the stream.
   [[nodiscard]] OwnRuleStep own_step();
   /// The rule has changed the parameters.
@@ -202,14 +190,9 @@ class Bucket {
   };
   /// Throws std::logic_error unless a parameter can have the optimizer.
   void require_same_kind(const Optimizer& own, const std::string& parameter) const;
-  /// What update() leaves to the caller's rule, and to finish_own_step().
-  struct OwnUpdate {
-    OwnRuleStep step = {};
-    const GradientDecision* decision = nullptr;
-    BlockUpdate sending = {};
-  };
-  /// Splits what update() would do into the mixing, which remains, and the rest.
-  OwnUpdate split_off_rule(BlockUpdate& mixing, double update_scale) const;
+  /// The segments of the next update, with what parameters have of their own. `update` has the
+  /// bucket's rate.
+  [[nodiscard]] std::vector<Segment> own_segments(const BlockUpdate& update) const;
 
   struct NamedState {
     std::string name;
@@ -245,7 +228,8 @@ class Bucket {
   ConstBlock own_gradients_ = {};
   ConstBlock last_own_gradients_ = {};
   std::vector<Buffer> kept_gradients_;
-  OwnUpdate own_update_ = {};
+  /// What the last update() has left to the caller's rule, and to finish_own_step().
+  BlockUpdate own_update_ = {};
 };
 
 /// Shows a visitor a block of the stream's memory through host memory, and waits for the copies.

@@ -32,8 +32,8 @@
 #include "base/state_visitor.hpp"
 #include "base/stream.hpp"
 #include "base/types.hpp"
-#include "core/exchange/intake.hpp"
 #include "core/exchange/mailbox.hpp"
+#include "optim/intake.hpp"
 
 namespace gossamer {
 

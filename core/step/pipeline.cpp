@@ -290,8 +290,7 @@ void Pipeline::mix_and_update(Bucket& bucket) {
          .decision = policy_.decide(bucket.index(), bucket.squares(), mean_factor()),
          .simd = config_.simd,
          .pool = &pool_,
-         .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr,
-         .has_own_rule = config_.own_rule != nullptr},
+         .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr},
         [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
         config_.timeline.get());
   });

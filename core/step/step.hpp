@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <span>
+#include <utility>
 
 #include "base/timeline.hpp"
 #include "core/algorithms/algorithm.hpp"
@@ -13,17 +14,18 @@
 
 namespace gossamer {
 
-/// Mixes and updates a bucket: before_update(), then the sweep. `update` lacks the intake.
+/// Mixes and updates a bucket: before_update(), then the sweep. `update`: as Bucket::update() takes
+/// it, without the intake.
 /// `unscaled()` returns the decision for gradients that the algorithm has scaled itself. A timeline
 /// records the sweep; null: nothing is recorded.
 template <std::invocable<> Unscaled>
-void update_bucket(Algorithm& algorithm, Bucket& bucket, Bucket::Update update,
+void update_bucket(Algorithm& algorithm, Bucket& bucket, BlockUpdate update,
                    const Unscaled& unscaled, Timeline* timeline = nullptr) {
   bucket.set_decision(update.decision);
   update.intake = algorithm.before_update(bucket);
   const TimelineScope scope(timeline, {.what = "update", .bucket = bucket.index()});
   if (update.intake.gradients_are_scaled) update.decision = unscaled();
-  bucket.update(update);
+  bucket.update(std::move(update));
 }
 
 /// The step of a rank whose gradients are all there, and are neither clipped nor inspected. What

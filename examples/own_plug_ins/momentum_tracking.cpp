@@ -75,14 +75,11 @@ class MomentumTracking : public Algorithm {
     const State& state = states_[bucket];
     trackers_[bucket].wait();
     parameters_[bucket].wait();
-    const Intake arrived = trackers_[bucket].take();
     const Block tracker = state.tracker.block();
     BlockUpdate update{.parameters = tracker,
-                       .keep = arrived.keep,
-                       .inboxes = {arrived.inboxes.begin(), arrived.inboxes.end()},
-                       .exchange = arrived.exchange,
                        .segments = bucket.segments(),
                        .decision = bucket.decision(),
+                       .intake = trackers_[bucket].take(),
                        .simd = setup_.simd,
                        .pool = setup_.pool};
     update.states[0] = state.momentum.block().data;

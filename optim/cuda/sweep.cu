@@ -107,7 +107,7 @@ void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update) {
   const CudaDeviceScope scope(stream.device().index);
   std::optional<StreamMemory> memory;
   Block mixed = update.parameters;
-  if (kNeedsBefore<Rule> && update.inboxes.size() > kMaxInboxes) {
+  if (kNeedsBefore<Rule> && update.intake.inboxes.size() > kMaxInboxes) {
     mixed.data = memory.emplace(stream, mixed.bytes()).data();
   }
   in_portions(rule, update, mixed,
@@ -119,8 +119,7 @@ void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update) {
 void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes) {
   BlockUpdate update;
   update.parameters = x;
-  update.keep = keep;
-  update.inboxes = inboxes;
+  update.intake = {.keep = keep, .inboxes = inboxes};
   update.segments = {{.numel = x.numel}};
   cuda_sweep(NoRule{}, stream, update);
 }

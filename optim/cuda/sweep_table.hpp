@@ -221,7 +221,7 @@ template <class Rule, class Sweep>
 void in_portions(const Rule& rule, BlockUpdate update, const Block& mixed, const Sweep& sweep) {
   ConstBlock source = update.parameters;
   BlockUpdate part;
-  if (update.inboxes.size() > kMaxInboxes) {
+  if (update.intake.inboxes.size() > kMaxInboxes) {
     part.parameters = mixed;
     part.segments = update.segments;
     for (Segment& segment : part.segments) {
@@ -229,13 +229,13 @@ void in_portions(const Rule& rule, BlockUpdate update, const Block& mixed, const
       segment.optimizer = nullptr;
     }
   }
-  while (update.inboxes.size() > kMaxInboxes) {
-    const auto end = update.inboxes.begin() + kMaxInboxes;
-    part.keep = update.keep;
-    part.inboxes.assign(update.inboxes.begin(), end);
+  while (update.intake.inboxes.size() > kMaxInboxes) {
+    std::vector<Inbox>& inboxes = update.intake.inboxes;
+    const auto end = inboxes.begin() + kMaxInboxes;
+    part.intake = {.keep = update.intake.keep, .inboxes = {inboxes.begin(), end}};
     sweep(NoRule{}, part, source);
-    update.inboxes.erase(update.inboxes.begin(), end);
-    update.keep = 1.0;
+    inboxes.erase(inboxes.begin(), end);
+    update.intake.keep = 1.0;
     source = mixed;
   }
   sweep(rule, update, source);
@@ -260,11 +260,12 @@ class SweepLaunches {
     for (std::size_t k = 0; k < table_.states.size(); ++k) {
       table_.states[k] = static_cast<T*>(update.states[k]);
     }
-    table_.keep = static_cast<T>(update.keep);
-    table_.num_inboxes = static_cast<std::int32_t>(update.inboxes.size());
-    for (std::size_t k = 0; k < update.inboxes.size(); ++k) {
-      table_.inboxes[k] = static_cast<const T*>(update.inboxes[k].block.data);
-      table_.weights[k] = static_cast<T>(update.inboxes[k].weight);
+    const std::vector<Inbox>& inboxes = update.intake.inboxes;
+    table_.keep = static_cast<T>(update.intake.keep);
+    table_.num_inboxes = static_cast<std::int32_t>(inboxes.size());
+    for (std::size_t k = 0; k < inboxes.size(); ++k) {
+      table_.inboxes[k] = static_cast<const T*>(inboxes[k].block.data);
+      table_.weights[k] = static_cast<T>(inboxes[k].weight);
     }
     table_.decision = update.decision;
   }
@@ -320,11 +321,9 @@ class SweepLaunches {
   void add(const Segment& segment) {
     auto kind = std::ranges::find(kinds_, kind_of(segment));
     if (kind == kinds_.end()) {
+      const PartRange whole{segment.offset, segment.offset + segment.numel};
       table_.coefficients[kinds_.size()] =
-          rule_of(segment).template coefficients<T>({.parameter = update_.parameters,
-                                                     .step = segment.step,
-                                                     .lr = segment.lr.value_or(update_.lr),
-                                                     .weight_decay = segment.weight_decay});
+          rule_of(segment).template coefficients<T>(piece_of(update_, segment, whole));
       kind = kinds_.insert(kinds_.end(), kind_of(segment));
     }
     const auto fits = [](const auto* address) { return is_aligned<kLanes<T>>(address); };
@@ -335,7 +334,7 @@ class SweepLaunches {
     for (int k = 0; k < Rule::kNumStates; ++k) {
       aligned = aligned && fits(table_.states[static_cast<std::size_t>(k)] + segment.offset);
     }
-    for (std::size_t k = 0; k < update_.inboxes.size(); ++k) {
+    for (std::size_t k = 0; k < update_.intake.inboxes.size(); ++k) {
       aligned = aligned && fits(table_.inboxes[k] + segment.offset);
     }
     table_.segments[static_cast<std::size_t>(table_.num_segments++)] = {

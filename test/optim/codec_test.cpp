@@ -352,12 +352,12 @@ TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
     for (const float weight : weights) {
       CodedStep peer(4 + heard.size());
       heard.push_back(encoded(peer.x.block()));
-      update.inboxes.push_back({heard.back().block(), weight});
-      codec_.add_difference(difference.block(), update.inboxes.back(), own.block(), grid_,
+      update.intake.inboxes.push_back({heard.back().block(), weight});
+      codec_.add_difference(difference.block(), update.intake.inboxes.back(), own.block(), grid_,
                             best_simd_path());
     }
-    reference.inboxes = {{difference.block(), 1.0}};
-    update.exchange = exchange_of(own);
+    reference.intake.inboxes = {{difference.block(), 1.0}};
+    update.intake.exchange = exchange_of(own);
     update.pool = threads;
     InlineStream stream;
     double largest = 0.0;
@@ -381,7 +381,7 @@ TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
     for (const Segment& segment : update.segments) {
       const Buffer expected(codec_.encoded_bytes(segment.numel), DType::kUInt8);
       codec_.encode(expected.block(), part_of(plain.x.block(), segment.offset, segment.numel),
-                    update.exchange.coding.next_grid.from(segment.offset), best_simd_path());
+                    update.intake.exchange.coding.next_grid.from(segment.offset), best_simd_path());
       const Block found = encoded_part(codec_, own.block(), segment.offset, segment.numel);
       EXPECT_TRUE(std::ranges::equal(found.as<std::uint8_t>(), expected.block().as<std::uint8_t>()))
           << segment.offset;
@@ -389,9 +389,9 @@ TEST_P(EveryCodec, MixesUpdatesAndEncodesInOnePass) {
     // Mixing alone gives the same.
     CodedStep mixed(3);
     const Buffer sent = encoded(mixed.x.block());
-    enqueue_mix(stream, mixed.x.block(), 0.75, update.inboxes, exchange_of(sent));
+    enqueue_mix(stream, mixed.x.block(), 0.75, update.intake.inboxes, exchange_of(sent));
     CodedStep expected_mix(3);
-    mix(expected_mix.x.block(), 0.75, reference.inboxes);
+    mix(expected_mix.x.block(), 0.75, reference.intake.inboxes);
     EXPECT_TRUE(mixed.equals(expected_mix));
   }
 }
@@ -425,10 +425,8 @@ TEST(ExchangeWork, MeasuresPlainInboxes) {
   const auto optimizer = make_optimizer("sgd", Options());
   enqueue_update(stream, *optimizer,
                  {.parameters = block_of(std::span(mixed)),
-                  .keep = 0.5,
-                  .inboxes = inboxes,
-                  .exchange = exchange,
-                  .segments = {{.offset = 0, .numel = 5000, .step = 1}}});
+                  .segments = {{.offset = 0, .numel = 5000, .step = 1}},
+                  .intake = {.keep = 0.5, .inboxes = inboxes, .exchange = exchange}});
   EXPECT_EQ(stats->take_largest(), 3.0F);
   EXPECT_EQ(mixed[4321], 0.5 + 0.25 - 0.5);
 }
@@ -467,10 +465,8 @@ TEST(ExchangeWork, AddsUpInboxesBeforeItMixes) {
     }
     enqueue_update(stream, *optimizer,
                    {.parameters = block_of(std::span(x)),
-                    .keep = 0.5,
-                    .inboxes = inboxes,
-                    .exchange = {.sums = true},
-                    .segments = {{.offset = 0, .numel = numel, .step = 1}}});
+                    .segments = {{.offset = 0, .numel = numel, .step = 1}},
+                    .intake = {.keep = 0.5, .inboxes = inboxes, .exchange = {.sums = true}}});
     EXPECT_EQ(x, std::vector<float>(size, 1.0F)) << numel;
   }
 }

@@ -113,10 +113,9 @@ TEST(Muon, OnlyMixesWhereThereIsNoGradientAndInStepsThatAreLeftOut) {
     const GradientDecision decision{.factor = 1.0, .apply = left_out ? 0 : 1};
     BlockUpdate update{.parameters = block_of(std::span(x)),
                        .states = {momentum.data()},
-                       .keep = 0.5,
-                       .inboxes = {{block_of(std::span(other)), 0.5}},
                        .lr = 0.1,
-                       .decision = &decision};
+                       .decision = &decision,
+                       .intake = {.keep = 0.5, .inboxes = {{block_of(std::span(other)), 0.5}}}};
     update.segments = {{.numel = 4, .rows = 2}};
     if (left_out) update.segments.front().gradient = block_of(std::span(gradient));
     enqueue_update(stream, *muon, update);

@@ -104,12 +104,12 @@ class Side {
   [[nodiscard]] BlockUpdate update(std::int64_t step) const {
     BlockUpdate update{.parameters = parameters_.block(),
                        .rounded = rounded_.block(),
-                       .keep = 0.4,
                        .lr = 0.01,
-                       .decision = &layout_.decision};
+                       .decision = &layout_.decision,
+                       .intake = {.keep = 0.4}};
     for (std::size_t k = 0; k < states_.size(); ++k) update.states[k] = states_[k].block().data;
     const double weight = 0.6 / static_cast<double>(inboxes_.size());
-    for (const Buffer& inbox : inboxes_) update.inboxes.push_back({inbox.block(), weight});
+    for (const Buffer& inbox : inboxes_) update.intake.inboxes.push_back({inbox.block(), weight});
     for (std::size_t i = 0; i < layout_.sizes.size(); ++i) {
       const auto place = static_cast<std::int64_t>(i);
       Segment segment{

@@ -360,9 +360,6 @@ TEST(BlockUpdate, TakesElementsAsTheyArrive) {
     enqueue_update(
         stream, *sgd,
         {.parameters = parameters.block(),
-         .keep = 0.5,
-         .inboxes = {{inbox.block(), 0.5}},
-         .exchange = {.wait_for_more = wait_for_more},
          .segments = {{.offset = 0,
                        .numel = 100'001,
                        .gradient = part_of(gradient.block(), 0, 100'001)},
@@ -370,6 +367,9 @@ TEST(BlockUpdate, TakesElementsAsTheyArrive) {
                        .numel = kNumel - 100'001,
                        .gradient = part_of(gradient.block(), 100'001, kNumel - 100'001)}},
          .lr = 0.5,
+         .intake = {.keep = 0.5,
+                    .inboxes = {{inbox.block(), 0.5}},
+                    .exchange = {.wait_for_more = wait_for_more}},
          .pool = &pool});
     EXPECT_EQ(there, kNumel);
     EXPECT_EQ(std::ranges::count(x, 1.5F), kNumel);

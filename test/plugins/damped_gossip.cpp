@@ -3,8 +3,6 @@
 
 #include "test/plugins/damped_gossip_options.hpp"
 
-#include <vector>
-
 #include "core/algorithms/bucket_lanes.hpp"
 
 namespace gossamer {
@@ -13,19 +11,14 @@ namespace {
 class DampedGossip : public Algorithm {
  public:
   DampedGossip(double share, const AlgorithmSetup& setup)
-      : share_(share), progress_(setup.progress), lanes_(setup) {
-    for (std::size_t b = 0; b < setup.buckets.size(); ++b) inboxes_.add({});
-  }
+      : share_(share), progress_(setup.progress), lanes_(setup) {}
 
   /// Waits for the messages of the last step, and says what the sweep mixes in.
   Intake before_update(Bucket& bucket) override {
     lanes_[bucket].wait();
     Intake intake = lanes_[bucket].take();
-    std::vector<Inbox>& damped = inboxes_[bucket];
-    damped.assign(intake.inboxes.begin(), intake.inboxes.end());
-    for (Inbox& inbox : damped) inbox.weight *= share_;
+    for (Inbox& inbox : intake.inboxes) inbox.weight *= share_;
     intake.keep = 1.0 - share_ * (1.0 - intake.keep);
-    intake.inboxes = damped;
     return intake;
   }
 
@@ -39,8 +32,6 @@ class DampedGossip : public Algorithm {
   double share_;
   const Progress& progress_;
   BucketLanes lanes_;
-  /// The span in Intake refers to these.
-  PerBucket<std::vector<Inbox>> inboxes_;
 };
 
 }  // namespace

@@ -115,9 +115,8 @@ void KernelBench::update(std::size_t place) {
   Bucket& bucket = buckets_[place];
   bucket.begin_step();
   bucket.offer(0, gradients_[place].block());
-  const std::array inboxes = {Inbox{inboxes_[place].block(), 0.5}};
   bucket.update({.lr = 1e-3,
-                 .intake = {.keep = 0.5, .inboxes = inboxes},
+                 .intake = {.keep = 0.5, .inboxes = {{inboxes_[place].block(), 0.5}}},
                  .simd = options_.simd,
                  .pool = &pool_});
 }

@@ -111,8 +111,7 @@ class RecordingLanes : public LaneFactory {
     }
     Intake take() override {
       if (spec_.result != LaneResult::kSum || started_in_ == 0) return {};
-      inbox_ = {sum_.block(), 1.0};
-      return {.keep = 0.0, .inboxes = {&inbox_, 1}};
+      return {.keep = 0.0, .inboxes = {{sum_.block(), 1.0}}};
     }
     void forget() override {}
 
@@ -126,7 +125,6 @@ class RecordingLanes : public LaneFactory {
     std::size_t place_ = 0;
     bool is_awaited_ = false;
     Buffer sum_;
-    Inbox inbox_ = {};
   };
 
   [[nodiscard]] PlannedExchange exchange_of(const LaneSpec& spec) const {

@@ -64,7 +64,6 @@ VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> t
       push_sum_(world_size),
       rows_(world_size * spec.numel, spec.dtype),
       work_of_(static_cast<std::size_t>(world_size)),
-      inboxes_(static_cast<std::size_t>(world_size)),
       has_arrived_(static_cast<std::size_t>(world_size)) {
   if (spec.result != LaneResult::kApart && spec.dtype != DType::kFloat64) {
     throw std::logic_error("VirtualWire: only float64 can be summed");
@@ -266,21 +265,20 @@ void VirtualWire::gather() {
 Intake VirtualWire::take_gathered(int rank) {
   const auto place = static_cast<std::size_t>(rank);
   if (std::exchange(has_arrived_[place], char{0}) == 0) return {};
-  inboxes_[place] = {{row(0), 1.0}};
-  return {.keep = 0.0, .inboxes = inboxes_[place]};
+  return {.keep = 0.0, .inboxes = {{row(0), 1.0}}};
 }
 
 Intake VirtualWire::take_from_peers(int rank) {
   const auto place = static_cast<std::size_t>(rank);
   if (std::exchange(has_arrived_[place], char{0}) == 0) return {};
-  inboxes_[place].clear();
+  Intake intake;
   for (const int peer : peers_[place]) {
     const std::vector<int>& theirs = peers_[static_cast<std::size_t>(peer)];
     const auto to_rank = std::ranges::find(theirs, rank) - theirs.begin();
     const std::int64_t row = first_row_[static_cast<std::size_t>(peer)] + to_rank;
-    inboxes_[place].push_back({part_of(heard_rows_.block(), row * spec_.numel, spec_.numel), 1.0});
+    intake.inboxes.push_back({part_of(heard_rows_.block(), row * spec_.numel, spec_.numel), 1.0});
   }
-  return {.inboxes = inboxes_[place]};
+  return intake;
 }
 
 Intake VirtualWire::take(int rank) {
@@ -292,16 +290,15 @@ Intake VirtualWire::take(int rank) {
   if (std::exchange(has_arrived_[place], char{0}) == 0) return intake;
   const RowWork* work = work_of_[place];
   if (work == nullptr) return intake;
-  inboxes_of(*plan_, *work, inboxes_[place]);
+  inboxes_of(*plan_, *work, intake.inboxes);
   intake.keep = work->keep;
-  intake.inboxes = inboxes_[place];
   if (codec_ == nullptr || !hears_ranks(*work)) return intake;
   intake.exchange.coding = {
       .codec = codec_, .own = encoded_row(rank), .decodes = delivered_.is_encoded};
   if (!delivered_.is_encoded) return intake;
-  for (std::size_t i = 0; i < inboxes_[place].size(); ++i) {
+  for (std::size_t i = 0; i < intake.inboxes.size(); ++i) {
     const std::size_t term = static_cast<std::size_t>(work->first) + i;
-    inboxes_[place][i].block = encoded_row(plan_->terms()[term].row);
+    intake.inboxes[i].block = encoded_row(plan_->terms()[term].row);
   }
   intake.keep = 1.0;
   return intake;

@@ -106,7 +106,6 @@ class VirtualWire {
   Buffer encoded_rows_;
   /// The work of each rank in the current round; null: the rank sits the round out.
   std::vector<const RowWork*> work_of_;
-  std::vector<std::vector<Inbox>> inboxes_;
   /// char and not bool, because threads write neighbouring elements at the same time.
   std::vector<char> has_arrived_;
 };

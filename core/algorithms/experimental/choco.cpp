@@ -56,7 +56,7 @@ class Choco : public Algorithm {
     if (arrived.inboxes.empty()) return {};
     setup_.stream.run([layout = slot.layout, own = slot.message.block(), copy = slot.copy.block(),
                        difference = slot.difference.block(),
-                       heard = std::vector<Inbox>(arrived.inboxes.begin(), arrived.inboxes.end())] {
+                       heard = arrived.inboxes] {
       const FlushDenormals flush;
       double sum = 0.0;
       for (const Inbox& inbox : heard) {
@@ -67,8 +67,7 @@ class Choco : public Algorithm {
       layout->add_to(copy, own, 1.0);
     });
     if (!mixes) return {};
-    slot.inbox = {slot.difference.block(), options_.consensus_step};
-    return {.inboxes = {&slot.inbox, 1}};
+    return {.inboxes = {{slot.difference.block(), options_.consensus_step}}};
   }
 
   void after_update(Bucket& bucket) override {
@@ -92,7 +91,6 @@ class Choco : public Algorithm {
     Buffer copy;
     Buffer difference;
     Buffer message;
-    Inbox inbox = {};
     /// False: the next update takes the messages and does not mix.
     bool mixes = true;
   };

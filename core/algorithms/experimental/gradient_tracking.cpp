@@ -37,18 +37,16 @@ class Tracking : public Algorithm {
     const Slot& slot = slots_[bucket];
     tracker_lanes_[bucket].wait();
     parameter_lanes_[bucket].wait();
-    const Intake arrived = tracker_lanes_[bucket].take();
+    Intake arrived = tracker_lanes_[bucket].take();
     // Before anything changes, for it may wait, and fail.
     Intake intake = parameter_lanes_[bucket].take();
     intake.gradients_are_scaled = true;
     if (bucket.spec().has_master()) widen_gradients(bucket, slot.widened.block());
     const Block tracker = slot.tracker.block();
     BlockUpdate update{.parameters = tracker,
-                       .keep = arrived.keep,
-                       .inboxes = {arrived.inboxes.begin(), arrived.inboxes.end()},
-                       .exchange = arrived.exchange,
                        .segments = bucket.segments(),
                        .decision = bucket.decision(),
+                       .intake = std::move(arrived),
                        .simd = setup_.simd,
                        .pool = setup_.pool};
     update.states[0] = slot.tracked.block().data;

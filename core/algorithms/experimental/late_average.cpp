@@ -11,7 +11,6 @@
 // does.
 
 #include <utility>
-#include <vector>
 
 #include "core/algorithms/algorithm_options.hpp"
 #include "core/algorithms/bucket_lanes.hpp"
@@ -55,11 +54,10 @@ class LateAverage : public Algorithm {
     slot.is_updated = true;
     if (!is_due()) return {};
     lanes_[bucket].wait();
-    const Intake mean = lanes_[bucket].take();
+    Intake mean = lanes_[bucket].take();
     if (is_forgotten_ != 0 || mean.inboxes.empty()) return {};
-    slot.inboxes.assign(mean.inboxes.begin(), mean.inboxes.end());
-    slot.inboxes.push_back({slot.snapshot.block(), mean.keep - 1.0});
-    return {.inboxes = slot.inboxes};
+    mean.inboxes.push_back({slot.snapshot.block(), mean.keep - 1.0});
+    return {.inboxes = std::move(mean.inboxes)};
   }
 
   void after_update(Bucket& bucket) override {
@@ -93,7 +91,6 @@ class LateAverage : public Algorithm {
  private:
   struct Slot {
     Buffer snapshot;
-    std::vector<Inbox> inboxes = {};
     /// False: the state has been loaded since the last update.
     bool is_updated = false;
   };

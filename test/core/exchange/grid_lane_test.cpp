@@ -53,15 +53,13 @@ class FakeVotes : public Lane {
   }
   void wait() override {}
   Intake take() override {
-    inbox_ = {block_of(std::span(ballots_.at(window_))), 1.0};
-    return {.keep = 0.0, .inboxes = {&inbox_, 1}};
+    return {.keep = 0.0, .inboxes = {{block_of(std::span(ballots_.at(window_))), 1.0}}};
   }
   void forget() override {}
 
  private:
   Ballots& ballots_;
   std::int64_t window_ = -1;
-  Inbox inbox_;
 };
 
 /// GridLanes of several ranks.

@@ -1,7 +1,7 @@
 #pragma once
-// An Intake says what one update of a bucket mixes in.
+// An Intake says what one update of a block mixes in.
 
-#include <span>
+#include <vector>
 
 #include "optim/exchange_work.hpp"
 #include "optim/optimizer.hpp"
@@ -9,12 +9,12 @@
 namespace gossamer {
 
 /// x <- keep * x + sum of weight * inbox, then x <- rule(x, gradient) with the learning rate times
-/// update_scale. `exchange` says what else the pass does, as decoding the inboxes. The inboxes
-/// belong to a lane or to the algorithm and must stay until the update's work is done. Weights may
-/// be negative.
+/// update_scale. `exchange` says what else the pass does, as decoding the inboxes. The blocks of
+/// the inboxes belong to a lane or to the algorithm and must stay until the update's work is done.
+/// Weights may be negative.
 struct Intake {
   double keep = 1.0;
-  std::span<const Inbox> inboxes = {};
+  std::vector<Inbox> inboxes = {};
   double update_scale = 1.0;
   ExchangeWork exchange = {};
   /// True: the algorithm has already scaled and clipped the gradients that it put into the bucket,

@@ -1,21 +1,19 @@
 #pragma once
-// A codec turns a block into fewer bytes for the wire. For mixing, every element is encoded by
-// itself, so a part of an encoded block that begins at a multiple of Codec::kGrain is the encoded
-// part of the block.
+// A codec turns a block into fewer bytes for the wire. Every Codec encodes summands, for sums over
+// ranks (core/exchange/coded_sum.hpp). There a rank has no value near the one that it hears, so the
+// encoded values must be complete without the receiver's own. A sum's rounding moves the mean, so
+// an algorithm that needs the mean adds what a message has left out to the next one (error
+// feedback: Seide et al., "1-Bit Stochastic Gradient Descent", 2014).
 //
-// Encoded mixing keeps the mean of all ranks: a rank adds the differences between the encoded
-// blocks that it hears and its own encoded block, and not the blocks themselves:
+// A MixingCodec also encodes blocks for mixing. There every element is encoded by itself, so a part
+// of an encoded block that begins at a multiple of MixingCodec::kGrain is the encoded part of the
+// block. Encoded mixing keeps the mean of all ranks: a rank adds the differences between the
+// encoded blocks that it hears and its own encoded block, and not the blocks themselves:
 //
 //   x <- keep * x + sum of weight * (decoded(heard) - decoded(own))
 //
 // One rank of a pair gains what the other one loses, however coarse the codec is. Mixing in
 // decoded(heard) alone would round the mean in every round, by up to 0.03 at |x| = 30 in bfloat16.
-//
-// Sums over ranks have an encoding of their own (core/exchange/coded_sum.hpp), which Codec has as
-// well. There a rank has no value near the one that it hears, so the encoded values must be
-// complete without the receiver's own. A sum's rounding moves the mean, so an algorithm that needs
-// the mean adds what a message has left out to the next one (error feedback: Seide et al., "1-Bit
-// Stochastic Gradient Descent", 2014).
 //
 // A new codec is one file in optim/codecs and one row in its registry.cpp. Codecs are constants,
 // immutable and thread safe. They run on processors only.
@@ -51,29 +49,50 @@ struct Grid {
 
 /// How far the differences of some elements went, for codecs with needs_grid().
 struct DifferenceRange {
-  /// In steps of the grid, at most Codec::most_steps() + 1.
+  /// In steps of the grid, at most MixingCodec::most_steps() + 1.
   std::int32_t largest_steps = 0;
   /// Number of differences in the upper half of the range. A difference beyond the range looks like
   /// a smaller one, so many of them say that the grid is too fine, or soon will be.
   std::int64_t num_wide = 0;
 };
 
+class MixingCodec;
+
+/// The encoding for sums. A value that is not finite, or that lies beyond the codec's range, makes
+/// the sum not finite, so that all ranks see it.
 class Codec {
  public:
   virtual ~Codec() = default;
   /// The registry name, as `bf16`.
   [[nodiscard]] virtual std::string_view name() const = 0;
+  /// This codec, if it also encodes blocks for mixing; else null, and only sums can take it.
+  [[nodiscard]] virtual const MixingCodec* mixing() const { return nullptr; }
+  /// True: the ranks must agree on a Grid for every round of mixing.
+  [[nodiscard]] bool needs_grid() const;
+  /// True: an encoded block lacks elements, so only sums with error feedback can take the codec.
+  [[nodiscard]] virtual bool leaves_out() const { return false; }
+
+  /// Elements. In a sum, a part of a block that begins at a multiple of it is encoded by itself.
+  static constexpr std::int64_t kSummandPart = 1024;
+  /// Bytes of `numel` elements that are encoded for a sum. Where a part begins at element `numel`,
+  /// its bytes begin here.
+  [[nodiscard]] virtual std::int64_t summand_bytes(std::int64_t numel) const = 0;
+  /// to <- x, encoded for a sum. `x` is float32 or float64. `to` has the type uint8 and
+  /// summand_bytes(x.numel) elements. Throws std::logic_error for other types and sizes.
+  virtual void encode_summand(const Block& to, const ConstBlock& x, SimdPath simd) const = 0;
+  /// x += what encode_summand() has written to `summand`.
+  virtual void add_summand(const Block& x, const ConstBlock& summand, SimdPath simd) const = 0;
+};
+
+/// A codec that also encodes blocks for mixing.
+class MixingCodec : public Codec {
+ public:
+  [[nodiscard]] const MixingCodec* mixing() const final { return this; }
   /// Bytes of `numel` encoded elements.
   [[nodiscard]] virtual std::int64_t encoded_bytes(std::int64_t numel) const = 0;
   /// The largest difference that a grid has room for, in its steps. 0: the codec needs no grid.
   [[nodiscard]] virtual std::int32_t most_steps() const { return 0; }
-  /// True: the ranks must agree on a Grid for every round.
-  [[nodiscard]] bool needs_grid() const { return most_steps() > 0; }
-  /// True: an encoded block lacks elements. Only sums with error feedback can take the codec, and
-  /// encode() and add_difference() throw std::logic_error.
-  [[nodiscard]] virtual bool leaves_out() const { return false; }
-  /// to <- encoded(x). `x` is float32 or float64. `to` has the type uint8 and
-  /// encoded_bytes(x.numel) elements. Throws std::logic_error for other types and sizes.
+  /// to <- encoded(x). Types as in encode_summand(); `to` has encoded_bytes(x.numel) elements.
   virtual void encode(const Block& to, const ConstBlock& x, const Grid& grid,
                       SimdPath simd) const = 0;
   /// x += weight * (decoded(heard) - decoded(own)). With a grid: weight * (what the codec takes for
@@ -84,20 +103,9 @@ class Codec {
 
   /// Elements. Parts of an encoded block begin at a multiple of it.
   static constexpr std::int64_t kGrain = 8;
-
-  // The encoding for sums. A value that is not finite, or that lies beyond the codec's range, makes
-  // the sum not finite, so that all ranks see it.
-
-  /// Elements. In a sum, a part of a block that begins at a multiple of it is encoded by itself.
-  static constexpr std::int64_t kSummandPart = 1024;
-  /// Bytes of `numel` elements that are encoded for a sum. Where a part begins at element `numel`,
-  /// its bytes begin here.
-  [[nodiscard]] virtual std::int64_t summand_bytes(std::int64_t numel) const = 0;
-  /// to <- x, encoded for a sum. Types as in encode().
-  virtual void encode_summand(const Block& to, const ConstBlock& x, SimdPath simd) const = 0;
-  /// x += what encode_summand() has written to `summand`.
-  virtual void add_summand(const Block& x, const ConstBlock& summand, SimdPath simd) const = 0;
 };
+
+inline bool Codec::needs_grid() const { return mixing() != nullptr && mixing()->most_steps() > 0; }
 
 /// A size as a float; infinite beyond the largest float.
 inline float rounded_to_float(double size) {
@@ -131,7 +139,7 @@ class DifferenceStats {
 /// How encoded blocks take part in an update. The memory belongs to a lane.
 struct Coding {
   /// Null: nothing is encoded.
-  const Codec* codec = nullptr;
+  const MixingCodec* codec = nullptr;
   /// The encoded block that this rank sent in the round of the inboxes.
   Block own = {};
   /// The inboxes hold encoded blocks, and their differences to `own` are mixed in. False: the
@@ -145,7 +153,7 @@ struct Coding {
 };
 
 /// Throws std::logic_error unless `encoded` can be the encoded form of `numel` elements.
-void require_encoded(const Codec& codec, const ConstBlock& encoded, std::int64_t numel);
+void require_encoded(const MixingCodec& codec, const ConstBlock& encoded, std::int64_t numel);
 /// Throws std::logic_error unless `encoded` can be the form in which `numel` elements go into a
 /// sum.
 void require_summand(const Codec& codec, const ConstBlock& encoded, std::int64_t numel);
@@ -157,7 +165,7 @@ void require_grain(std::int64_t first);
 
 /// The encoded form of the elements [first, first + numel) of a block.
 template <class AnyBlock>
-AnyBlock encoded_part(const Codec& codec, const AnyBlock& encoded, std::int64_t first,
+AnyBlock encoded_part(const MixingCodec& codec, const AnyBlock& encoded, std::int64_t first,
                       std::int64_t numel) {
   require_grain(first);
   return part_of(encoded, codec.encoded_bytes(first), codec.encoded_bytes(numel));
@@ -166,7 +174,7 @@ AnyBlock encoded_part(const Codec& codec, const AnyBlock& encoded, std::int64_t 
 /// The most ranks of a group that send fewer bytes when every member sends its encoded block to
 /// every other member than when they sum plain float32 blocks (exchange_bytes() in
 /// topology/rank_round.hpp). Larger groups use the sum.
-std::int64_t most_coded_members(const Codec& codec);
+std::int64_t most_coded_members(const MixingCodec& codec);
 
 struct CodecEntry {
   std::string_view name;

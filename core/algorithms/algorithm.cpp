@@ -109,6 +109,10 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
     return concat("the algorithm ", entry.name,
                   " needs a topology; name one, as topology.name=ring");
   }
+  if (choice.needs_topology() && codec != nullptr && codec->mixing() == nullptr) {
+    return concat("the codec ", codec->name(), " encodes sums over all ranks alone, and ",
+                  entry.name, " mixes blocks of peers; take another codec");
+  }
   if (choice.needs_topology()) {
     if (std::string reason = why_not_on(*topology, entry.name, choice.topologies());
         !reason.empty())
@@ -143,6 +147,7 @@ std::string AlgorithmChoice::why_not(const AlgorithmSetting& setting) const {
 
 bool AlgorithmChoice::takes(const Codec& codec) const {
   return entry_->takes_codec && (!codec.leaves_out() || sends_rest_later(*this)) &&
+         (codec.mixing() != nullptr || !needs_topology()) &&
          factory_.why_not({.codec = &codec}).empty();
 }
 

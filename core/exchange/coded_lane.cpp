@@ -16,7 +16,7 @@ class CodedLane : public PlainLane {
             std::shared_ptr<const NextGrid> grid)
       : PlainLane(setup, peers, spec),
         next_(std::move(grid)),
-        encoded_{.codec = *setup.codec},
+        encoded_{.codec = *setup.codec->mixing()},
         // The worker mixes the sums of nodes, and knows no grid.
         coded_nodes_(messages(), setup.codec->needs_grid() ? nullptr : &encoded_) {}
 

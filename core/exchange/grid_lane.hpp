@@ -57,7 +57,7 @@ struct GridState {
   /// The largest difference that this rank has seen in the window. Infinite: one has left the range
   /// of its grid, or is not known.
   double largest = 0.0;
-  /// Codec::most_steps() of the codec; grids of another codec have no use.
+  /// MixingCodec::most_steps() of the codec; grids of another codec have no use.
   std::int64_t most_steps = 127;
 
   [[nodiscard]] bool is_valid() const {
@@ -101,7 +101,7 @@ class GridLane : public Lane {
     /// The lane of the blocks reads it.
     std::shared_ptr<NextGrid> next;
     /// The codec of the blocks.
-    const Codec& codec;
+    const MixingCodec& codec;
     /// A lane of votes_of() between the same ranks.
     std::unique_ptr<Lane> votes;
     /// Must outlive the lane, as must the counter.

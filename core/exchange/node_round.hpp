@@ -15,7 +15,7 @@ namespace gossamer {
 
 /// Memory for encoded blocks: this rank's own, and the blocks that it hears.
 struct EncodedBlocks {
-  const Codec& codec;
+  const MixingCodec& codec;
   Buffer own = {};
   std::vector<Buffer> inboxes = {};
 

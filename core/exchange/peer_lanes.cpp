@@ -26,8 +26,8 @@ namespace {
 
 /// The largest groups whose members exchange encoded blocks.
 MostMembers most_members(const LaneSetup& setup) {
-  if (setup.codec == nullptr) return {};
-  const std::int64_t most = most_coded_members(*setup.codec);
+  if (setup.codec == nullptr || setup.codec->mixing() == nullptr) return {};
+  const std::int64_t most = most_coded_members(*setup.codec->mixing());
   return {.ranks = most, .nodes = setup.codec->needs_grid() ? 0 : most};
 }
 
@@ -265,12 +265,16 @@ std::unique_ptr<Lane> PeerLanes::make(const LaneSpec& spec) {
 
 std::unique_ptr<Lane> PeerLanes::make_coded(const LaneSpec& spec) {
   const LaneSetup& setup = setup_for(spec);
+  if (setup.codec->mixing() == nullptr) {
+    throw std::logic_error(
+        concat("PeerLanes: the codec ", setup.codec->name(), " encodes sums alone"));
+  }
   const auto next = first_grid(setup.codec);
   auto blocks = make_coded_lane(setup, peers_of(spec.result), spec, next);
   if (!setup.codec->needs_grid()) return blocks;
   return std::make_unique<GridLane>(GridLane::Parts{.blocks = std::move(blocks),
                                                     .next = next,
-                                                    .codec = *setup.codec,
+                                                    .codec = *setup.codec->mixing(),
                                                     .votes = make(GridLane::votes_of(spec)),
                                                     .stream = setup.stream,
                                                     .num_wide = setup.metrics.num_wide_differences},

@@ -152,7 +152,7 @@ struct DifferenceOnGrid {
 
 /// `kBits`: 8 or 4.
 template <int kBits>
-class GridCodec : public Codec {
+class GridCodec : public MixingCodec {
  public:
   [[nodiscard]] std::string_view name() const override { return kBits == 8 ? "int8" : "int4"; }
   [[nodiscard]] std::int64_t encoded_bytes(std::int64_t numel) const override {

@@ -61,7 +61,7 @@ const Codec* find_codec(std::string_view name, std::span<const CodecEntry> own) 
   return entry.codec == nullptr ? nullptr : &entry.codec();
 }
 
-void require_encoded(const Codec& codec, const ConstBlock& encoded, std::int64_t numel) {
+void require_encoded(const MixingCodec& codec, const ConstBlock& encoded, std::int64_t numel) {
   require_bytes(codec, encoded, numel, codec.encoded_bytes(numel));
 }
 
@@ -76,11 +76,11 @@ void require_dtype(DType found, DType wanted) {
 }
 
 void require_grain(std::int64_t first) {
-  if (first % Codec::kGrain == 0) return;
+  if (first % MixingCodec::kGrain == 0) return;
   throw std::logic_error(concat("codec: a part of an encoded block begins at element ", first));
 }
 
-std::int64_t most_coded_members(const Codec& codec) {
+std::int64_t most_coded_members(const MixingCodec& codec) {
   // (n - 1) * encoded < 2 (n - 1) / n * plain
   constexpr std::int64_t kPart = Codec::kSummandPart;
   return (2 * kPart * size_of(DType::kFloat32) - 1) / codec.encoded_bytes(kPart);

@@ -76,7 +76,7 @@ struct DifferenceLoop {
 };
 
 template <class Format>
-class SmallFloatCodec : public Codec {
+class SmallFloatCodec : public MixingCodec {
  public:
   [[nodiscard]] std::string_view name() const override { return Format::kName; }
   [[nodiscard]] std::int64_t encoded_bytes(std::int64_t numel) const override {

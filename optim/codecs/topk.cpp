@@ -21,7 +21,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <stdexcept>
 
 #include "base/bfloat16.hpp"
 #include "optim/codec.hpp"
@@ -197,19 +196,6 @@ class TopKCodec : public Codec {
  public:
   [[nodiscard]] std::string_view name() const override { return "topk"; }
   [[nodiscard]] bool leaves_out() const override { return true; }
-  [[nodiscard]] std::int64_t encoded_bytes(std::int64_t numel) const override {
-    return summand_bytes(numel);
-  }
-  void encode(const Block& /*to*/, const ConstBlock& /*x*/, const Grid& /*grid*/,
-              SimdPath /*simd*/) const override {
-    throw std::logic_error("codec topk: no message for one peer");
-  }
-  DifferenceRange add_difference(const Block& /*x*/, const Inbox& /*heard*/,
-                                 const ConstBlock& /*own*/, const Grid& /*grid*/,
-                                 SimdPath /*simd*/) const override {
-    throw std::logic_error("codec topk: no message for one peer");
-  }
-
   [[nodiscard]] std::int64_t summand_bytes(std::int64_t numel) const override {
     return numel / kPart * part_bytes(kPart) + part_bytes(numel % kPart);
   }

@@ -14,7 +14,7 @@
 namespace gossamer {
 namespace {
 
-const Codec& int4() { return *find_codec("int4"); }
+const MixingCodec& int4() { return *find_codec("int4")->mixing(); }
 
 /// Numbers on a grid of whole numbers, so that nothing is rounded.
 std::vector<std::uint8_t> bytes_of(std::vector<double> x) {

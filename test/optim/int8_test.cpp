@@ -15,7 +15,7 @@
 namespace gossamer {
 namespace {
 
-const Codec& int8() { return *find_codec("int8"); }
+const MixingCodec& int8() { return *find_codec("int8")->mixing(); }
 
 Buffer encoded(std::vector<double> x, const Grid& grid) {
   Buffer wire(std::ssize(x), DType::kUInt8);

@@ -141,8 +141,9 @@ class RecordingLanes : public LaneFactory {
       exchange.message_share = exchange.group_share /= 2.0;
     }
     if (setup_.codec == nullptr) return exchange;
-    if (spec.result == LaneResult::kMix) {
-      exchange.message_share = static_cast<double>(setup_.codec->encoded_bytes(spec.numel)) / whole;
+    const MixingCodec* const mixing = setup_.codec->mixing();
+    if (spec.result == LaneResult::kMix && mixing != nullptr) {
+      exchange.message_share = static_cast<double>(mixing->encoded_bytes(spec.numel)) / whole;
     } else if (spec.result == LaneResult::kSum && spec.num_coded > 0 && setup_.world_size > 1) {
       const CodedSum coded(*setup_.codec, spec, setup_.world_size);
       const auto num_ranks = static_cast<std::size_t>(setup_.world_size);

@@ -191,7 +191,7 @@ struct Exchanges {
 /// Whether messages lose less than those of int8, which lose nothing that we can measure.
 bool is_fine(const Codec& codec) {
   constexpr std::int64_t kNumel = 1 << 16;
-  return codec.encoded_bytes(kNumel) >= 2 * kNumel;
+  return codec.summand_bytes(kNumel) >= 2 * kNumel;
 }
 
 class RowMaker {

@@ -89,9 +89,10 @@ Traffic ScheduledTraffic::part_of(const PlannedExchange& exchange) const {
     Round round = topology_->round(exchange.round);
     // Lanes send a block to every member of a group where this takes fewer bytes than a sum, or
     // where they must. A grid is for blocks of single ranks (core/exchange/grid_lane.hpp).
-    const bool encodes = codec_ != nullptr && (round.node_size == 1 || !codec_->needs_grid());
+    const MixingCodec* const codec = codec_ == nullptr ? nullptr : codec_->mixing();
+    const bool encodes = codec != nullptr && (round.node_size == 1 || !codec->needs_grid());
     if (!encodes) messages = exchange.group_share;
-    std::int64_t most = encodes ? most_coded_members(*codec_) : 0;
+    std::int64_t most = encodes ? most_coded_members(*codec) : 0;
     if (exchange.result == LaneResult::kApart) most = links_.world().size;
     traffic = traffic_of(with_arcs_for_groups(std::move(round), most), links_);
   }

@@ -49,7 +49,7 @@ void check_memory(const Options& options, const SimulationConfig& config) {
   const double encoded =
       config.codec == nullptr
           ? 0.0
-          : static_cast<double>(config.codec->encoded_bytes(Codec::kSummandPart)) /
+          : static_cast<double>(config.codec->summand_bytes(Codec::kSummandPart)) /
                 (Codec::kSummandPart * sizeof(double));
   const double blocks = (config.optimizer ? 2.0 : 1.0) * (4.0 + encoded + num_states);
   double own_bytes = 4096.0;

@@ -60,7 +60,7 @@ VirtualWire::VirtualWire(const LaneSpec& spec, std::shared_ptr<const Topology> t
     : spec_(spec),
       topology_(topology_of(spec, std::move(topology), world_size)),
       world_size_(world_size),
-      codec_(spec.result == LaneResult::kMix ? codec : nullptr),
+      codec_(codec != nullptr && spec.result == LaneResult::kMix ? codec->mixing() : nullptr),
       push_sum_(world_size),
       rows_(world_size * spec.numel, spec.dtype),
       work_of_(static_cast<std::size_t>(world_size)),

@@ -48,7 +48,7 @@ class VirtualWire {
   [[nodiscard]] const std::vector<double>& weights() const { return push_sum_.weights(); }
   [[nodiscard]] bool mixes() const { return spec_.result == LaneResult::kMix; }
   /// The codec of messages between single ranks; null: the messages are plain.
-  [[nodiscard]] const Codec* codec() const { return codec_; }
+  [[nodiscard]] const MixingCodec* codec() const { return codec_; }
 
  private:
   [[nodiscard]] const RoundPlan& plan_of(std::int64_t k);
@@ -80,7 +80,7 @@ class VirtualWire {
   /// In LaneMembers::kTree: the peers of every rank, and its first row.
   std::vector<std::vector<int>> peers_;
   std::vector<std::int64_t> first_row_;
-  const Codec* codec_;
+  const MixingCodec* codec_;
   /// Present for LaneResult::kSum under a codec.
   std::optional<CodedSum> coded_sum_;
   PushSum push_sum_;

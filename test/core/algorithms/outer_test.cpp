@@ -520,7 +520,7 @@ TEST(Outer, PairsSendEncodedModelsOnceTheyHaveAGrid) {
       ToyModel model = model_of(problem, communicator);
       for (int step = 0; step < 50; ++step) train_step(problem, model, world.rank, step);
       model.pipeline().drain();
-      const double coded = static_cast<double>(find_codec(codec)->encoded_bytes(20'000));
+      const double coded = static_cast<double>(find_codec(codec)->mixing()->encoded_bytes(20'000));
       // Two windows of two averages have no grid. The votes are 102 elements in every window.
       const bool has_grid = find_codec(codec)->needs_grid();
       const int num_plain = has_grid ? 4 : 0;

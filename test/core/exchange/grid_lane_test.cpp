@@ -125,7 +125,7 @@ class Ranks {
     }
   }
   std::unique_ptr<GridLane> make_lane(std::size_t rank) {
-    const Codec& codec = *find_codec("int8");
+    const MixingCodec& codec = *find_codec("int8")->mixing();
     const auto next = first_grid(&codec);
     return std::make_unique<GridLane>(
         GridLane::Parts{.blocks = std::make_unique<FakeBlocks>(grids_[rank], next),

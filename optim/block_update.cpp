@@ -113,7 +113,8 @@ struct MixedIn {
 class BlockPass {
  public:
   /// All references must outlive the object.
-  BlockPass(const Optimizer& optimizer, const BlockUpdate& update, const GradientDecision& decision)
+  BlockPass(const OnePassOptimizer& optimizer, const BlockUpdate& update,
+            const GradientDecision& decision)
       : optimizer_(optimizer),
         update_(update),
         decision_(decision),
@@ -142,7 +143,12 @@ class BlockPass {
     piece.inboxes = inboxes;
     piece.gradient_scale = decision_.factor;
     if (decision_.apply == 0) return mix(piece);
-    (segment.optimizer != nullptr ? *segment.optimizer : optimizer_).update(piece);
+    optimizer_of(segment).update(piece);
+  }
+
+  [[nodiscard]] const OnePassOptimizer& optimizer_of(const Segment& segment) const {
+    return segment.optimizer == nullptr ? optimizer_
+                                        : static_cast<const OnePassOptimizer&>(*segment.optimizer);
   }
 
   /// The same for a pass with work for the exchange.
@@ -192,7 +198,7 @@ class BlockPass {
     return inboxes_;
   }
 
-  const Optimizer& optimizer_;
+  const OnePassOptimizer& optimizer_;
   const BlockUpdate& update_;
   const GradientDecision& decision_;
   /// As many as in the intake, for the elements of one piece.
@@ -205,13 +211,13 @@ void wait_for_all(const ExchangeWork& exchange, std::int64_t numel) {
 }
 
 /// The step of the elements [range.first, range.last) of the block.
-void update_range(const Optimizer& optimizer, const BlockUpdate& update,
+void update_range(const OnePassOptimizer& optimizer, const BlockUpdate& update,
                   const GradientDecision& decision, PartRange range) {
   const FlushDenormals flush;
   BlockPass(optimizer, update, decision).run(range);
 }
 
-void update_now(const Optimizer& optimizer, const BlockUpdate& update) {
+void update_now(const OnePassOptimizer& optimizer, const BlockUpdate& update) {
   const GradientDecision decision =
       update.decision == nullptr ? GradientDecision{} : *update.decision;
   const std::int64_t numel = update.parameters.numel;
@@ -279,7 +285,7 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
   optimizer.enqueue(stream, std::move(update));
 }
 
-void Optimizer::enqueue(Stream& stream, BlockUpdate update) const {
+void OnePassOptimizer::enqueue(Stream& stream, BlockUpdate update) const {
   if (!stream.on_host()) return update_on_device(stream, update);
   stream.run([this, update = std::move(update)] { update_now(*this, update); });
 }

@@ -9,10 +9,6 @@ namespace {
 
 constexpr std::array<std::string_view, 1> kMomentum = {"momentum"};
 
-[[noreturn]] void refuse_one_pass() {
-  throw std::logic_error("Muon: a step has more than one pass; use enqueue_update()");
-}
-
 }  // namespace
 
 Muon::Muon(const Config& config)
@@ -30,11 +26,6 @@ PassTraffic Muon::least_traffic(std::int64_t step, DType model) const {
   return {.read = first.read + second.read - inbox - size_of(model),
           .changed = first.changed + second.changed,
           .written = first.written + second.written};
-}
-
-void Muon::update(const ParameterUpdate& /*update*/) const { refuse_one_pass(); }
-void Muon::update_on_device(Stream& /*stream*/, const BlockUpdate& /*update*/) const {
-  refuse_one_pass();
 }
 
 const Muon& Muon::of(const Segment& segment, const Muon& other) {

@@ -1,8 +1,8 @@
 #pragma once
-// An optimizer updates one parameter at a time, in one pass over memory: gossip mixing, gradient
-// scaling and the update rule together. An optimizer of matrices needs more passes
-// (rules/muon.hpp). An optimizer is stateless, immutable and thread safe: moments and step counts
-// belong to the caller, so one object serves all buckets and all rank threads.
+// An optimizer updates the parameters of a block. Most do so in one pass over memory: gossip mixing,
+// gradient scaling and the update rule together (OnePassOptimizer). An optimizer of matrices needs
+// more passes (rules/muon.hpp). An optimizer is stateless, immutable and thread safe: moments and
+// step counts belong to the caller, so one object serves all buckets and all rank threads.
 //
 // A new optimizer is one file in rules/, with a rule for one element (rule.hpp) and a factory. It
 // also needs a row in registry.cpp and a line in cuda/every_rule.hpp.
@@ -117,15 +117,21 @@ class Optimizer {
   [[nodiscard]] virtual bool follows_mixing() const { return false; }
   /// False: parameters are mixed, and whoever makes the step applies a rule of its own.
   [[nodiscard]] virtual bool has_rule() const { return true; }
+  /// Gives the step of a whole block to the stream: for enqueue_update(), which has checked the
+  /// types. This optimizer must outlive the work.
+  virtual void enqueue(Stream& stream, BlockUpdate update) const = 0;
+};
+
+/// An optimizer that updates every element by itself, so that any part of a parameter can be
+/// updated alone.
+class OnePassOptimizer : public Optimizer {
+ public:
+  void enqueue(Stream& stream, BlockUpdate update) const final;
   /// The rule, for kernels of the rule's type.
   [[nodiscard]] virtual const void* rule() const { return nullptr; }
-  /// Gives the step of a whole block to the stream: for enqueue_update(), which has checked the
-  /// types. This optimizer must outlive the work. One pass, unless an optimizer says otherwise.
-  virtual void enqueue(Stream& stream, BlockUpdate update) const;
-  /// Mixes and updates one parameter, at once. Thread safe for distinct parameters.
+  /// Mixes and updates one piece of a block, at once. Thread safe for distinct pieces.
   virtual void update(const ParameterUpdate& update) const = 0;
-  /// Enqueues the step of a whole block on a stream that does not run on processors;
-  /// block_update.hpp.
+  /// Enqueues the step of a whole block on a stream that does not run on processors.
   virtual void update_on_device(Stream& stream, const BlockUpdate& update) const = 0;
 };
 

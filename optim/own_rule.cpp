@@ -5,7 +5,7 @@
 namespace gossamer {
 namespace {
 
-class MixingOptimizer : public Optimizer {
+class MixingOptimizer : public OnePassOptimizer {
  public:
   [[nodiscard]] std::span<const std::string_view> state_names() const override { return {}; }
   [[nodiscard]] std::int64_t cycle() const override { return 1; }

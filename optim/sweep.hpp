@@ -194,9 +194,9 @@ void sweep(const Rule& rule, const ParameterUpdate& update) {
   throw std::logic_error("sweep: gradients must be float32, float64 or bfloat16");
 }
 
-/// The Optimizer that applies a rule.
+/// The optimizer that applies a rule.
 template <class Rule>
-class RuleOptimizer : public Optimizer {
+class RuleOptimizer : public OnePassOptimizer {
  public:
   explicit RuleOptimizer(Rule rule) : rule_(rule) {}
   [[nodiscard]] std::span<const std::string_view> state_names() const override {

@@ -314,8 +314,9 @@ class SweepLaunches {
   }
 
   [[nodiscard]] const Rule& rule_of(const Segment& segment) const {
-    return segment.optimizer == nullptr ? rule_
-                                        : *static_cast<const Rule*>(segment.optimizer->rule());
+    if (segment.optimizer == nullptr) return rule_;
+    return *static_cast<const Rule*>(
+        static_cast<const OnePassOptimizer*>(segment.optimizer)->rule());
   }
 
   void add(const Segment& segment) {

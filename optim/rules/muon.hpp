@@ -119,9 +119,6 @@ class Muon : public Optimizer {
   [[nodiscard]] PassTraffic least_traffic(std::int64_t step, DType model) const override;
   [[nodiscard]] bool needs_matrices() const override { return true; }
   void enqueue(Stream& stream, BlockUpdate update) const override;
-  /// This and the next one throw std::logic_error: a step has more than one pass.
-  void update(const ParameterUpdate& update) const override;
-  void update_on_device(Stream& stream, const BlockUpdate& update) const override;
 
  private:
   [[nodiscard]] static const Muon& of(const Segment& segment, const Muon& other);

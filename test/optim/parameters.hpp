@@ -99,6 +99,11 @@ struct TestParameter {
   }
 };
 
+/// Mixes and updates one parameter.
+inline void update_one(const Optimizer& optimizer, const ParameterUpdate& update) {
+  dynamic_cast<const OnePassOptimizer&>(optimizer).update(update);
+}
+
 /// Every optimizer of the table with several sets of options.
 inline std::vector<reference::Rule> rules_under_test() {
   std::vector<reference::Rule> rules = {

@@ -39,7 +39,7 @@ std::pair<std::vector<T>, std::vector<G>> train(const reference::Rule& rule, Sim
     update.weight_decay = 0.1;
     update.gradient_scale = 0.5;
     update.simd = path;
-    optimizer->update(update);
+    update_one(*optimizer, update);
     if (update.gradient.data != nullptr) ++x.num_updates;
   }
   EXPECT_TRUE(x.intact()) << name_of(path);

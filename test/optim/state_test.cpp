@@ -31,7 +31,7 @@ std::vector<double> train(const Rule& rule, int num_steps, Spoiler spoil) {
     ParameterUpdate update = x.next_update();
     update.lr = 0.01;
     update.weight_decay = 0.1;
-    optimizer->update(update);
+    update_one(*optimizer, update);
     ++x.num_updates;
   }
   return as_doubles(x.p.values());
@@ -73,7 +73,7 @@ TEST_P(Accumulation, MovesTheMomentsAtTheEndOfACycleOnly) {
     const std::vector<double> v = as_doubles(x.states[1].values());
     ParameterUpdate update = x.next_update();
     update.lr = 0.01;
-    optimizer->update(update);
+    update_one(*optimizer, update);
     ++x.num_updates;
     const bool ends = step % GetParam().accum_iter == 0;
     EXPECT_EQ(as_doubles(x.states[0].values()) == m, !ends) << step;
@@ -92,7 +92,7 @@ TEST_P(Accumulation, KeepsTheMomentsOfTheReference) {
     ParameterUpdate update = x.next_update();
     update.lr = 0.01;
     update.weight_decay = 0.1;
-    optimizer->update(update);
+    update_one(*optimizer, update);
     ++x.num_updates;
     theirs.step(p, as_doubles(x.g.values()), 0.01, 0.1);
     for (std::size_t i = 0; i < p.size(); ++i) {

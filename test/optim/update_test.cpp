@@ -125,7 +125,7 @@ class Duel {
     update.keep = setting_.keep;
     update.inboxes = inboxes;
     if (!has_gradient) update.gradient = {};
-    optimizer_.update(update);
+    update_one(optimizer_, update);
     if (has_gradient) ++ours_.num_updates;
   }
 
@@ -213,7 +213,7 @@ TEST_P(EveryOptimizer, OnlyMixesWithoutAGradient) {
   update.inboxes = inboxes;
   update.lr = 1.0;
   update.weight_decay = 0.5;
-  optimizer->update(update);
+  update_one(*optimizer, update);
   for (std::size_t i = 0; i < before.size(); ++i) {
     EXPECT_NEAR(x.p.values()[i], 0.7 * before[i] + 0.3 * x.inbox.values()[i], 2e-7);
   }
@@ -234,7 +234,7 @@ TEST_P(EveryOptimizer, DoesNothingWithoutGradientAndInbox) {
   update.keep = 0.5;
   update.lr = 1.0;
   update.weight_decay = 0.5;
-  optimizer->update(update);
+  update_one(*optimizer, update);
   EXPECT_EQ(as_doubles(x.p.values()), before);
 }
 
@@ -253,7 +253,7 @@ TEST_P(EveryOptimizer, LeavesGradientAndInboxAlone) {
   update.lr = 0.1;
   update.weight_decay = 0.1;
   update.gradient_scale = 0.5;
-  optimizer->update(update);
+  update_one(*optimizer, update);
   EXPECT_EQ(as_doubles(x.g.values()), gradient);
   EXPECT_EQ(as_doubles(x.inbox.values()), inbox);
 }
@@ -265,7 +265,7 @@ TEST_P(EveryOptimizer, HandlesVanishingGradients) {
   for (int step = 0; step < 10; ++step) {
     ParameterUpdate update = x.next_update();
     update.lr = 0.1;
-    optimizer->update(update);
+    update_one(*optimizer, update);
     ++x.num_updates;
   }
   for (const float p : x.p.values()) EXPECT_EQ(p, 1.0F);
@@ -276,7 +276,7 @@ TEST_P(EveryOptimizer, RefusesIntegers) {
   std::vector<std::int64_t> numbers(4);
   const ParameterUpdate update{.parameter = block_of(std::span(numbers)),
                                .gradient = block_of(std::span(numbers))};
-  EXPECT_THROW(optimizer->update(update), std::logic_error);
+  EXPECT_THROW(update_one(*optimizer, update), std::logic_error);
 }
 
 TEST_P(EveryOptimizer, RefusesGradientsOfAnotherType) {
@@ -284,11 +284,11 @@ TEST_P(EveryOptimizer, RefusesGradientsOfAnotherType) {
   TestParameter<float, BFloat16> x(4, optimizer->num_states());
   ParameterUpdate update = x.next_update();
   update.rounded = {};
-  EXPECT_THROW(optimizer->update(update), std::logic_error);
+  EXPECT_THROW(update_one(*optimizer, update), std::logic_error);
   TestParameter<double> y(4, optimizer->num_states());
   update = y.next_update();
   update.gradient = x.p.block();
-  EXPECT_THROW(optimizer->update(update), std::logic_error);
+  EXPECT_THROW(update_one(*optimizer, update), std::logic_error);
 }
 
 TEST_P(EveryOptimizer, ServesSeveralThreadsAtOnce) {

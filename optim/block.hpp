@@ -1,7 +1,7 @@
 #pragma once
 // What one step of a block of parameters works on: the parameters, what mixes with them, and the
-// gradients. optim/block_update.hpp makes the step, piece by piece: a ParameterUpdate is the step of
-// one piece.
+// gradients. optim/block_update.hpp makes the step, piece by piece: a ParameterUpdate is the step
+// of one piece.
 
 #include <array>
 #include <cstdint>

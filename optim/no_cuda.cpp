@@ -3,7 +3,6 @@
 #include <stdexcept>
 
 #include "optim/cuda/convert.hpp"
-#include "optim/cuda/every_rule.hpp"
 #include "optim/cuda/reductions.hpp"
 #include "optim/cuda/swap_with_mean.hpp"
 #include "optim/cuda/sweep.hpp"
@@ -15,13 +14,7 @@ namespace {
 
 }  // namespace
 
-template <class Rule>
-void cuda_sweep(const Rule&, Stream&, const BlockUpdate&) {
-  refuse();
-}
-#define GOSSAMER_SWEEP_OF(rule) template void cuda_sweep(const rule&, Stream&, const BlockUpdate&);
-GOSSAMER_FOR_EVERY_RULE(GOSSAMER_SWEEP_OF)
-
+void cuda_sweep(const RuleRef&, Stream&, const BlockUpdate&) { refuse(); }
 void cuda_load_kernels(Stream&) { refuse(); }
 void cuda_mix(Stream&, const Block&, double, const std::vector<Inbox>&) { refuse(); }
 void cuda_convert(Stream&, const Block&, const ConstBlock&) { refuse(); }

@@ -1,11 +1,12 @@
 #pragma once
-// An optimizer updates the parameters of a block. Most do so in one pass over memory: gossip mixing,
-// gradient scaling and the update rule together (OnePassOptimizer). An optimizer of matrices needs
-// more passes (rules/muon.hpp). An optimizer is stateless, immutable and thread safe: moments and
-// step counts belong to the caller, so one object serves all buckets and all rank threads.
+// An optimizer updates the parameters of a block. Most do so in one pass over memory: gossip
+// mixing, gradient scaling and the update rule together (OnePassOptimizer). An optimizer of
+// matrices needs more passes (rules/muon.hpp). An optimizer is stateless, immutable and thread
+// safe: moments and step counts belong to the caller, so one object serves all buckets and all rank
+// threads.
 //
-// A new optimizer is one file in rules/, with a rule for one element (rule.hpp) and a factory. It
-// also needs a row in registry.cpp and a line in cuda/every_rule.hpp.
+// A new optimizer is one file in rules/, with a rule for one element (rule.hpp) and a row, which
+// every_optimizer.hpp lists.
 //
 // Errors: std::logic_error for types that do not fit.
 

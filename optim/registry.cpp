@@ -1,17 +1,9 @@
 #include "optim/registry.hpp"
 
 #include <array>
+#include <tuple>
 
-#include "optim/rules/accum_adam.hpp"
-#include "optim/rules/adam.hpp"
-#include "optim/rules/extra.hpp"
-#include "optim/rules/lion.hpp"
-#include "optim/rules/mixing_adam.hpp"
-#include "optim/rules/muon.hpp"
-#include "optim/rules/qadam.hpp"
-#include "optim/rules/qg_sgd.hpp"
-#include "optim/rules/sgd.hpp"
-#include "optim/rules/tracker.hpp"
+#include "optim/every_optimizer.hpp"
 #include "optim/schedule_options.hpp"
 #include "optim/sweep.hpp"
 #include "optim/tracker.hpp"
@@ -25,122 +17,28 @@ std::unique_ptr<Schedule> make_linear_schedule(const ScheduleBase& base, const O
 
 namespace {
 
-constexpr NamedOption kInnerRule{"rule", "the optimizer inside", {.fallback = "sgd"}};
-constexpr ChoiceOption kInnerName{"name", "the optimizer inside"};
-
-constexpr std::array kSgd = option_list(kSgdMomentum, kSgdNesterov);
-constexpr std::array kAdam = option_list(kMomentBetas, kMomentEps, kMixingPull);
-constexpr std::array kAccumAdam = option_list(kMomentBetas, kMomentEps, kAccumIter);
-constexpr std::array kQAdam = option_list(kMomentBetas, kMomentEps, kAdamUpdates);
-constexpr std::array kLion = option_list(kLionBetas);
-constexpr std::array kMuon =
-    option_list(kMuonMomentum, kMuonNesterov, kMuonScale, kMuonSteps, kMuonEps, kMuonPrecision);
-constexpr std::array kQuasiGlobal = option_list(kBufferWeight, kOldBufferWeight);
-constexpr std::array kExtra = option_list(kInnerRule);
-
-/// Turn a rule into an optimizer: BuildPlain as it is, BuildExtra inside EXTRA.
 struct BuildPlain {
   template <class Rule>
   std::unique_ptr<Optimizer> operator()(const Rule& rule) const {
     return make_rule_optimizer(rule);
   }
 };
-struct BuildExtra {
-  template <class Rule>
-  std::unique_ptr<Optimizer> operator()(const Rule& rule) const {
-    return make_rule_optimizer(ExtraRule<Rule>{rule});
-  }
-};
 
-template <class Build>
-std::unique_ptr<Optimizer> make_sgd(const Options& options) {
-  return build_sgd(options, Build{});
+template <class Row>
+std::unique_ptr<Optimizer> make_of(const Options& options) {
+  return Row::make(options, BuildPlain());
 }
-template <Decay kDecay>
-std::unique_ptr<Optimizer> make_adam(const Options& options) {
-  const double pull = options.read(kMixingPull);
-  if (pull > 0.0) return build_mixing_adam<kDecay>(options, pull, BuildPlain{});
-  return build_adam<kDecay>(options, BuildPlain{});
-}
-template <Decay kDecay>
-std::unique_ptr<Optimizer> make_adam_in_extra(const Options& options) {
-  return build_adam<kDecay>(options, BuildExtra{});
-}
-template <class Build, Decay kDecay>
-std::unique_ptr<Optimizer> make_accum_adam(const Options& options) {
-  return build_accum_adam<kDecay>(options, Build{});
-}
-std::unique_ptr<Optimizer> make_qadam(const Options& options) {
-  return build_qadam(options, BuildPlain{});
-}
-std::unique_ptr<Optimizer> make_lion(const Options& options) {
-  return build_lion(options, BuildPlain{});
-}
-std::unique_ptr<Optimizer> make_qg_sgd(const Options& options) {
-  return build_qg_sgd(options, BuildPlain{});
-}
-std::unique_ptr<Optimizer> make_extra(const Options& options, std::span<const OptimizerEntry> own);
 
-constexpr std::array kOptimizers = {
-    OptimizerEntry{.name = "sgd",
-                   .summary = "gradient descent with momentum or Nesterov momentum",
-                   .options = kSgd,
-                   .make = make_sgd<BuildPlain>,
-                   .make_in_extra = make_sgd<BuildExtra>},
-    OptimizerEntry{.name = "adam",
-                   .summary = "Adam, weight decay added to the gradient",
-                   .options = kAdam,
-                   .make = make_adam<Decay::kCoupled>,
-                   .make_in_extra = make_adam_in_extra<Decay::kCoupled>},
-    OptimizerEntry{.name = "adamw",
-                   .summary = "Adam, decoupled weight decay",
-                   .options = kAdam,
-                   .make = make_adam<Decay::kDecoupled>,
-                   .make_in_extra = make_adam_in_extra<Decay::kDecoupled>},
-    OptimizerEntry{.name = "accum_adam",
-                   .summary = "Adam whose moments move once per accum_iter steps",
-                   .options = kAccumAdam,
-                   .make = make_accum_adam<BuildPlain, Decay::kCoupled>,
-                   .make_in_extra = make_accum_adam<BuildExtra, Decay::kCoupled>},
-    OptimizerEntry{.name = "accum_adamw",
-                   .summary = "the same with decoupled weight decay",
-                   .options = kAccumAdam,
-                   .make = make_accum_adam<BuildPlain, Decay::kDecoupled>,
-                   .make_in_extra = make_accum_adam<BuildExtra, Decay::kDecoupled>},
-    OptimizerEntry{.name = "qadam",
-                   .summary = "Adam whose second moment stands still after a warm-up, for "
-                              "allreduce with sends: momentum",
-                   .options = kQAdam,
-                   .make = make_qadam},
-    OptimizerEntry{.name = "lion",
-                   .summary = "steps of one size, by the sign of the momentum (Lion)",
-                   .options = kLion,
-                   .make = make_lion},
-    OptimizerEntry{.name = "muon",
-                   .summary = "orthogonal steps of matrices, by Newton-Schulz (Muon); groups with "
-                              "another optimizer take the other parameters",
-                   .options = kMuon,
-                   .make = build_muon},
-    OptimizerEntry{.name = "qg_sgd",
-                   .summary = "gradient descent with quasi-global momentum, for gossip",
-                   .options = kQuasiGlobal,
-                   .make = make_qg_sgd},
-    OptimizerEntry{.name = "extra",
-                   .summary = "EXTRA's correction of gossip's drift, around another optimizer",
-                   .options = kExtra,
-                   .make_around = make_extra},
-};
-
-std::unique_ptr<Optimizer> make_extra(const Options& options, std::span<const OptimizerEntry> own) {
-  const auto rows = with_own(optimizer_table(), own);
-  std::vector<std::string> names;
-  for (const OptimizerEntry& entry : rows) {
-    if (entry.make_in_extra != nullptr) names.emplace_back(entry.name);
-  }
-  const Options inner = options.read(kInnerRule);
-  const std::string name = inner.read(kInnerName, kInnerRule.rule.fallback, names);
-  return row_of(rows, "optimizer", name).make_in_extra(inner);
+template <class... Rows>
+constexpr std::array<OptimizerEntry, sizeof...(Rows)> entries_of(
+    const std::tuple<Rows...>& /*rows*/) {
+  return {OptimizerEntry{.name = Rows::kName,
+                         .summary = Rows::kSummary,
+                         .options = Rows::kOptions,
+                         .make = make_of<Rows>}...};
 }
+
+constexpr std::array kOptimizers = entries_of(EveryOptimizer());
 
 constexpr std::array kSchedules = {
     ScheduleEntry{"constant", "the same in every step", {}, make_constant_schedule},
@@ -161,7 +59,7 @@ std::vector<std::string> optimizer_names(std::span<const OptimizerEntry> own) {
 
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options,
                                           std::span<const OptimizerEntry> own) {
-  return row_of(with_own(optimizer_table(), own), "optimizer", name).build(options, own);
+  return row_of(with_own(optimizer_table(), own), "optimizer", name).make(options);
 }
 
 std::unique_ptr<Optimizer> make_tracker(double beta) {

@@ -1,7 +1,7 @@
 #pragma once
 // The tables of optimizers and learning-rate schedules. To add an optimizer, write its file in
-// rules/, add a row in registry.cpp and a line in cuda/sweep.cu. To add a schedule, write its file,
-// declare its factory in registry.cpp, and add a row there. Thread safe: the tables are constant.
+// rules/, and add its row to every_optimizer.hpp. To add a schedule, write its file, declare its
+// factory in registry.cpp, and add a row there. Thread safe: the tables are constant.
 
 #include <memory>
 #include <span>
@@ -21,17 +21,7 @@ struct OptimizerEntry {
   std::string_view summary;
   /// The keys that the optimizer reads.
   std::span<const OptionEntry> options;
-  std::unique_ptr<Optimizer> (*make)(const Options& options) = nullptr;
-  /// Makes the optimizer inside EXTRA (rules/extra.hpp). Null: EXTRA cannot hold this optimizer.
-  std::unique_ptr<Optimizer> (*make_in_extra)(const Options& options) = nullptr;
-  /// In place of `make`, for an optimizer that has another one inside; `own` are a user's rows.
-  std::unique_ptr<Optimizer> (*make_around)(const Options& options,
-                                            std::span<const OptimizerEntry> own) = nullptr;
-
-  [[nodiscard]] std::unique_ptr<Optimizer> build(const Options& given,
-                                                 std::span<const OptimizerEntry> own = {}) const {
-    return make != nullptr ? make(given) : make_around(given, own);
-  }
+  std::unique_ptr<Optimizer> (*make)(const Options& options);
 };
 
 std::span<const OptimizerEntry> optimizer_table();

@@ -4,23 +4,25 @@
 //
 // A rule is a small value with
 //
-//   static constexpr int kNumStates;                      // state values per element
-//   static constexpr std::array<std::string_view, kNumStates> kStateNames;
-//   static constexpr std::array kPhases = {...};          // the variants of apply
-//   static constexpr StateMask reads(Phase);              // the states that a variant reads
-//   static constexpr StateMask writes(Phase);             // the states that a variant writes
-//   Phase phase(std::int64_t step) const;                 // the variant that a step needs
-//   std::int64_t cycle() const;                           // steps after which phases repeat
+//   template <class T> struct Coefficients;               // the rule's numbers of one step
 //   template <class T> Coefficients<T> coefficients(const ParameterUpdate&) const;
 //   template <class T, Phase kPhase>
 //   GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>&, T& p, T g,
-//                                          std::array<T, kNumStates>& state);
+//                                          std::array<T, number of states>& state);
 //
-// Coefficients is the rule's own template of numbers. They are computed in double once per
-// parameter and step. apply() gets the mixed parameter p and the scaled gradient g. The sweep loads
-// only the states that reads() names, and stores only the states that writes() names.
+// The numbers are computed in double once per parameter and step. apply() gets the mixed parameter
+// p and the scaled gradient g. What a rule need not say (RuleTraits):
 //
-// Four traits are resolved at compile time, so that rules without them pay nothing:
+//   static constexpr std::array<std::string_view, N> kStateNames;  // else it has no states
+//   static constexpr std::array kPhases = {...};   // the variants of apply; else kMiddle alone
+//   Phase phase(std::int64_t step) const;          // the variant that a step needs; else kMiddle
+//   std::int64_t cycle() const;                    // steps after which phases repeat; else 1
+//   static constexpr StateMask reads(Phase);       // the states that a variant reads; else all
+//   static constexpr StateMask writes(Phase);      // the states that a variant writes; else all
+//
+// The sweep loads only the states that reads() names, and stores only those that writes() names.
+//
+// Three traits are resolved at compile time, so that rules without them pay nothing:
 //
 //   kSeesBefore   apply() gets one more argument, the parameter before mixing (T before).
 //   kEveryStep    the rule also has rest<T, kPhase>(c, p, state, before), which reads and writes
@@ -28,8 +30,9 @@
 //                 gradient; such a step does not count. In a step that is
 //                 skipped because a gradient was not finite, parameters are only mixed.
 //   kFollowsMixing   Optimizer::follows_mixing().
-//   kProcessorsOnly  the rule has no kernel (optim/cuda/every_rule.hpp), as one from another
-//                 program; an update on a GPU throws ConfigError.
+//
+// A rule of every_optimizer.hpp has kernels. With another rule, as one from another program, an
+// update on a GPU throws ConfigError.
 
 #include <array>
 #include <cstdint>
@@ -47,6 +50,59 @@ namespace gossamer {
 /// cycles use kFirst for a parameter's first steps if they are special, and kMiddle otherwise.
 enum class Phase : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 
+/// A set of states: bit i stands for state i.
+using StateMask = unsigned;
+
+/// What a rule says of its states and phases, and what holds where it says nothing.
+template <class Rule>
+struct RuleTraits {
+  static constexpr auto kStateNames = [] {
+    if constexpr (requires { Rule::kStateNames; }) {
+      return Rule::kStateNames;
+    } else {
+      return std::array<std::string_view, 0>{};
+    }
+  }();
+  static constexpr int kNumStates = static_cast<int>(kStateNames.size());
+  static constexpr StateMask kAllStates = (1U << static_cast<unsigned>(kNumStates)) - 1U;
+  static constexpr auto kPhases = [] {
+    if constexpr (requires { Rule::kPhases; }) {
+      return Rule::kPhases;
+    } else {
+      return std::array{Phase::kMiddle};
+    }
+  }();
+
+  static constexpr StateMask reads([[maybe_unused]] Phase phase) {
+    if constexpr (requires { Rule::reads(phase); }) {
+      return Rule::reads(phase);
+    } else {
+      return kAllStates;
+    }
+  }
+  static constexpr StateMask writes([[maybe_unused]] Phase phase) {
+    if constexpr (requires { Rule::writes(phase); }) {
+      return Rule::writes(phase);
+    } else {
+      return kAllStates;
+    }
+  }
+  static Phase phase([[maybe_unused]] const Rule& rule, [[maybe_unused]] std::int64_t step) {
+    if constexpr (requires { rule.phase(step); }) {
+      return rule.phase(step);
+    } else {
+      return Phase::kMiddle;
+    }
+  }
+  static std::int64_t cycle([[maybe_unused]] const Rule& rule) {
+    if constexpr (requires { rule.cycle(); }) {
+      return rule.cycle();
+    } else {
+      return 1;
+    }
+  }
+};
+
 template <class Rule>
 inline constexpr bool kSeesBefore = requires {
   requires Rule::kSeesBefore;
@@ -59,24 +115,20 @@ template <class Rule>
 inline constexpr bool kFollowsMixing = requires {
   requires Rule::kFollowsMixing;
 };
-template <class Rule>
-inline constexpr bool kProcessorsOnly = requires {
-  requires Rule::kProcessorsOnly;
-};
-
 /// Calls `body.operator()<kPhase>()` for the phase of kPhases that `phase` is. Code for other
 /// phases is not made. Throws std::logic_error if kPhases does not hold `phase`.
 template <class Rule, class Body>
 void with_phase(Phase phase, const Body& body) {
+  constexpr auto kPhases = RuleTraits<Rule>::kPhases;
   const auto try_one = [&]<Phase kPhase>() {
     if (phase != kPhase) return false;
     body.template operator()<kPhase>();
     return true;
   };
   const auto try_all = [&]<std::size_t... kPlaces>(std::index_sequence<kPlaces...>) {
-    return (try_one.template operator()<Rule::kPhases[kPlaces]>() || ...);
+    return (try_one.template operator()<kPhases[kPlaces]>() || ...);
   };
-  if (!try_all(std::make_index_sequence<Rule::kPhases.size()>())) {
+  if (!try_all(std::make_index_sequence<kPhases.size()>())) {
     throw std::logic_error("kPhases of a rule does not hold the phase that the rule asks for");
   }
 }
@@ -94,7 +146,7 @@ constexpr unsigned rest_states() {
 /// The step of one element; passes `before` on to the rules that want it.
 template <class Rule, class T, Phase kPhase>
 GOSSAMER_HOST_DEVICE inline void apply_rule(const typename Rule::template Coefficients<T>& c, T& p,
-                                            T g, std::array<T, Rule::kNumStates>& state,
+                                            T g, std::array<T, RuleTraits<Rule>::kNumStates>& state,
                                             [[maybe_unused]] T before) {
   if constexpr (kSeesBefore<Rule>) {
     Rule::template apply<T, kPhase>(c, p, g, state, before);
@@ -102,11 +154,6 @@ GOSSAMER_HOST_DEVICE inline void apply_rule(const typename Rule::template Coeffi
     Rule::template apply<T, kPhase>(c, p, g, state);
   }
 }
-
-/// A set of states: bit i stands for state i.
-using StateMask = unsigned;
-
-constexpr StateMask all_states(int count) { return (1U << static_cast<unsigned>(count)) - 1U; }
 
 /// Makes the Optimizer of a rule. sweep.hpp defines it.
 template <class Rule>

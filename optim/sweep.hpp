@@ -11,9 +11,9 @@
 #include <memory>
 #include <stdexcept>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
-#include "base/error.hpp"
 #include "optim/cuda/sweep.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/rule.hpp"
@@ -65,9 +65,9 @@ struct SweepLoop {
   const typename Rule::template Coefficients<T>& coefficients;
 
   [[gnu::always_inline]] void operator()() const {
-    constexpr int kStates = Rule::kNumStates;
-    constexpr StateMask kReads = kRests ? rest_states<Rule>() : Rule::reads(kPhase);
-    constexpr StateMask kWrites = kRests ? rest_states<Rule>() : Rule::writes(kPhase);
+    constexpr int kStates = RuleTraits<Rule>::kNumStates;
+    constexpr StateMask kReads = kRests ? rest_states<Rule>() : RuleTraits<Rule>::reads(kPhase);
+    constexpr StateMask kWrites = kRests ? rest_states<Rule>() : RuleTraits<Rule>::writes(kPhase);
     // The compiler can keep a copy in registers: no store through a pointer can change it.
     const auto c = coefficients;
     T* const p = static_cast<T*>(update.parameter.data);
@@ -125,7 +125,7 @@ struct SweepLoop {
 template <class Rule, class T, class G, Mixing kMix, bool kRests>
 void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
   const auto c = rule.template coefficients<T>(update);
-  with_phase<Rule>(rule.phase(update.step), [&]<Phase kPhase>() {
+  with_phase<Rule>(RuleTraits<Rule>::phase(rule, update.step), [&]<Phase kPhase>() {
     run_on(update.simd, SweepLoop<Rule, T, G, kPhase, kMix, kRests>{update, c});
   });
 }
@@ -171,7 +171,7 @@ inline void require_fitting(const ParameterUpdate& update) {
 /// Runs a rule over one parameter.
 template <class Rule>
 void sweep(const Rule& rule, const ParameterUpdate& update) {
-  static_assert(Rule::kNumStates <= kMaxStates);
+  static_assert(RuleTraits<Rule>::kNumStates <= kMaxStates);
   if (update.gradient.data == nullptr) {
     if constexpr (kEveryStep<Rule>) {
       return internal::sweep_resting(rule, update);
@@ -200,13 +200,13 @@ class RuleOptimizer : public OnePassOptimizer {
  public:
   explicit RuleOptimizer(Rule rule) : rule_(rule) {}
   [[nodiscard]] std::span<const std::string_view> state_names() const override {
-    return Rule::kStateNames;
+    return Traits::kStateNames;
   }
-  [[nodiscard]] std::int64_t cycle() const override { return rule_.cycle(); }
+  [[nodiscard]] std::int64_t cycle() const override { return Traits::cycle(rule_); }
   [[nodiscard]] PassTraffic least_traffic(std::int64_t step, DType model) const override {
-    const Phase phase = rule_.phase(step);
-    const StateMask reads = Rule::reads(phase);
-    const StateMask writes = Rule::writes(phase);
+    const Phase phase = Traits::phase(rule_, step);
+    const StateMask reads = Traits::reads(phase);
+    const StateMask writes = Traits::writes(phase);
     const DType master = master_of(model);
     const auto states = [master](StateMask mask) { return size_of(master) * std::popcount(mask); };
     // Master type: the inbox, the parameter, the states. Model type: the gradient, and the rounded
@@ -226,14 +226,12 @@ class RuleOptimizer : public OnePassOptimizer {
   [[nodiscard]] const void* rule() const override { return &rule_; }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {
-    if constexpr (kProcessorsOnly<Rule>) {
-      throw ConfigError("the optimizer's rule works on processors only; on GPUs take another one");
-    } else {
-      cuda_sweep(rule_, stream, update);
-    }
+    cuda_sweep({.type = typeid(Rule), .value = &rule_}, stream, update);
   }
 
  private:
+  using Traits = RuleTraits<Rule>;
+
   Rule rule_;
 };
 

@@ -90,8 +90,8 @@ class AsyncGossip : public Algorithm {
   /// Mixes letters into the models, outside of steps.
   void mix(const Mailbox::Taken& taken) {
     for (Bucket& bucket : setup_.buckets) {
-      enqueue_mix(setup_.stream, bucket.parameters().block(), taken.keep,
-                  inboxes_of(bucket, taken), {}, setup_.simd);
+      enqueue_mix(setup_.stream, bucket.parameters().block(), taken.keep, inboxes_of(bucket, taken),
+                  {}, setup_.simd);
       bucket.write_rounded();
     }
   }

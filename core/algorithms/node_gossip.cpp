@@ -118,8 +118,7 @@ class ReplicatedStates : public NodeGossip {
     scales_[bucket] = intake.update_scale;
     const Block mixed = part_of(mixed_[bucket].block(), shard(bucket));
     setup_.stream.copy(mixed, part_of(bucket.parameters().block(), shard(bucket)));
-    enqueue_mix(setup_.stream, mixed, intake.keep, intake.inboxes,
-                intake.exchange, setup_.simd);
+    enqueue_mix(setup_.stream, mixed, intake.keep, intake.inboxes, intake.exchange, setup_.simd);
     gathers_[bucket].start(setup_.progress.round(), mixed_[bucket]);
   }
 

@@ -148,8 +148,7 @@ OuterAverages::Taken OuterAverages::take_arrived(const Bucket& bucket, std::int6
                                                  const Block& model, const Block& anchor) {
   const Intake arrived = lane_of(bucket).take();
   const auto mix_arrived = [&](Stream& stream, const Block& x) {
-    enqueue_mix(stream, x, arrived.keep, arrived.inboxes,
-                arrived.exchange, setup_.simd);
+    enqueue_mix(stream, x, arrived.keep, arrived.inboxes, arrived.exchange, setup_.simd);
   };
   if (!sends_moves_) {
     mix_arrived(stream_, is_hosted_ ? copies_[bucket].mean.block() : model);

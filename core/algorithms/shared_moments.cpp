@@ -106,8 +106,7 @@ void SharedMoments::finish(const Bucket& bucket) {
     if (state.data == nullptr) continue;
     means.lanes[bucket].wait();
     const Intake mean = means.lanes[bucket].take();
-    enqueue_mix(setup_.stream, state, mean.keep, mean.inboxes,
-                mean.exchange, setup_.simd);
+    enqueue_mix(setup_.stream, state, mean.keep, mean.inboxes, mean.exchange, setup_.simd);
   }
 }
 

@@ -23,20 +23,13 @@ using namespace gossamer;
 /// y <- (y mixed) + u' - u with u' = beta u + g. As a rule, it lets the sweep mix y, and scale and
 /// clip the gradients. The one state is u.
 struct MomentumRule {
-  static constexpr int kNumStates = 1;
   static constexpr std::array<std::string_view, 1> kStateNames = {"momentum"};
-  static constexpr std::array kPhases = {Phase::kMiddle};
   static constexpr bool kEveryStep = true;
-  static constexpr bool kProcessorsOnly = true;
   static constexpr StateMask kRestStates = 1U;
   template <class T>
   struct Coefficients {
     T beta;
   };
-  static constexpr StateMask reads(Phase) { return 1U; }
-  static constexpr StateMask writes(Phase) { return 1U; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
     return {static_cast<T>(beta)};

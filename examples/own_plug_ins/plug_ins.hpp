@@ -34,18 +34,10 @@ inline std::unique_ptr<gossamer::Topology> make_tournament(int size) {
 
 /// Descent with steps of g / (1 + |g|), which no gradient makes larger than the learning rate.
 struct BoundedRule {
-  static constexpr int kNumStates = 0;
-  static constexpr std::array<std::string_view, 0> kStateNames = {};
-  static constexpr std::array kPhases = {gossamer::Phase::kMiddle};
-  static constexpr bool kProcessorsOnly = true;
   template <class T>
   struct Coefficients {
     T lr;
   };
-  static constexpr gossamer::StateMask reads(gossamer::Phase) { return 0; }
-  static constexpr gossamer::StateMask writes(gossamer::Phase) { return 0; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] gossamer::Phase phase(std::int64_t) const { return gossamer::Phase::kMiddle; }
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const gossamer::ParameterUpdate& update) const {
     return {static_cast<T>(update.lr)};

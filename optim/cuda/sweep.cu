@@ -3,11 +3,13 @@
 // memory when it runs.
 
 #include <optional>
+#include <tuple>
 
-#include "optim/cuda/every_rule.hpp"
+#include "base/error.hpp"
 #include "optim/cuda/launch.cuh"
 #include "optim/cuda/sweep.hpp"
 #include "optim/cuda/sweep_table.hpp"
+#include "optim/every_optimizer.hpp"
 
 namespace gossamer {
 namespace {
@@ -70,7 +72,7 @@ void sweep_some_inboxes(const Rule& rule, const Stream& stream, const BlockUpdat
 
 template <class Rule, class T, class G = T>
 void load_typed() {
-  for (const Phase phase : Rule::kPhases) {
+  for (const Phase phase : RuleTraits<Rule>::kPhases) {
     // nvcc wants a lambda that is no function pointer.
     with_phase<Rule>(phase, [&]<Phase kPhase>() { load_kernel(sweep_kernel<Rule, T, G, kPhase>); });
   }
@@ -81,6 +83,11 @@ void load_sweeps() {
   load_typed<Rule, float>();
   load_typed<Rule, float, BFloat16>();
   load_typed<Rule, double>();
+}
+
+template <class... Rules>
+void load_all_sweeps(const std::tuple<Rules...>& /*rules*/) {
+  (load_sweeps<Rules>(), ...);
 }
 
 /// Memory for work given to a stream while this object lives.
@@ -100,10 +107,8 @@ class StreamMemory {
   void* data_ = nullptr;
 };
 
-}  // namespace
-
 template <class Rule>
-void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update) {
+void sweep_block(const Rule& rule, const Stream& stream, const BlockUpdate& update) {
   const CudaDeviceScope scope(stream.device().index);
   std::optional<StreamMemory> memory;
   Block mixed = update.parameters;
@@ -116,12 +121,34 @@ void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update) {
               });
 }
 
+/// Returns false unless `rule` is a Rule.
+template <class Rule>
+bool sweep_if(const RuleRef& rule, const Stream& stream, const BlockUpdate& update) {
+  if (rule.type != typeid(Rule)) return false;
+  sweep_block(*static_cast<const Rule*>(rule.value), stream, update);
+  return true;
+}
+
+/// Returns false if `rule` is none of these.
+template <class... Rules>
+bool sweep_one_of(const std::tuple<Rules...>& /*rules*/, const RuleRef& rule, const Stream& stream,
+                  const BlockUpdate& update) {
+  return (sweep_if<Rules>(rule, stream, update) || ...);
+}
+
+}  // namespace
+
+void cuda_sweep(const RuleRef& rule, Stream& stream, const BlockUpdate& update) {
+  if (sweep_one_of(EveryRule(), rule, stream, update)) return;
+  throw ConfigError("the optimizer's rule works on processors only; on GPUs take another one");
+}
+
 void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes) {
   BlockUpdate update;
   update.parameters = x;
   update.intake = {.keep = keep, .inboxes = inboxes};
   update.segments = {{.numel = x.numel}};
-  cuda_sweep(NoRule{}, stream, update);
+  sweep_block(NoRule{}, stream, update);
 }
 
 void cuda_load_kernels(Stream& stream) {
@@ -129,11 +156,7 @@ void cuda_load_kernels(Stream& stream) {
   load_conversions();
   load_reductions();
   load_sweeps<NoRule>();
-#define GOSSAMER_LOAD_SWEEPS_OF(rule) load_sweeps<rule>();
-  GOSSAMER_FOR_EVERY_RULE(GOSSAMER_LOAD_SWEEPS_OF)
+  load_all_sweeps(EveryRule());
 }
-
-#define GOSSAMER_SWEEP_OF(rule) template void cuda_sweep(const rule&, Stream&, const BlockUpdate&);
-GOSSAMER_FOR_EVERY_RULE(GOSSAMER_SWEEP_OF)
 
 }  // namespace gossamer

@@ -2,6 +2,7 @@
 // The update of a block on a CUDA stream. The functions enqueue their work and return. In a build
 // without CUDA there are no CUDA streams, and the functions throw std::logic_error (no_cuda.cpp).
 
+#include <typeinfo>
 #include <vector>
 
 #include "base/stream.hpp"
@@ -9,9 +10,15 @@
 
 namespace gossamer {
 
-/// The step of a block by one optimizer's rule, one of those in optim/cuda/every_rule.hpp.
-template <class Rule>
-void cuda_sweep(const Rule& rule, Stream& stream, const BlockUpdate& update);
+/// A rule of any type.
+struct RuleRef {
+  const std::type_info& type;
+  const void* value = nullptr;
+};
+
+/// The step of a block by one optimizer's rule. Throws ConfigError for a rule without kernels,
+/// which is none of optim/every_optimizer.hpp.
+void cuda_sweep(const RuleRef& rule, Stream& stream, const BlockUpdate& update);
 
 /// enqueue_mix() in optim/block_update.hpp documents the arguments.
 void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes);

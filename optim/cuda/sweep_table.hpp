@@ -150,9 +150,9 @@ struct SweepThread {
 
   template <std::int64_t kCount>
   GOSSAMER_HOST_DEVICE void update(std::int64_t index) const {
-    constexpr std::size_t kStates = Rule::kNumStates;
-    constexpr StateMask kReads = Rule::reads(kPhase) | rest_states<Rule>();
-    constexpr StateMask kWrites = Rule::writes(kPhase);
+    constexpr std::size_t kStates = RuleTraits<Rule>::kNumStates;
+    constexpr StateMask kReads = RuleTraits<Rule>::reads(kPhase) | rest_states<Rule>();
+    constexpr StateMask kWrites = RuleTraits<Rule>::writes(kPhase);
     const Coefficients& c = table.coefficients[static_cast<std::size_t>(segment.coefficients)];
     const std::int64_t place = segment.offset + index;
     const bool rests = kEveryStep<Rule> && segment.gradient == nullptr;
@@ -193,14 +193,8 @@ struct SweepThread {
 
 /// The rule that mixes and does nothing else.
 struct NoRule {
-  static constexpr int kNumStates = 0;
-  static constexpr std::array kPhases = {Phase::kMiddle};
-  static constexpr std::array<std::string_view, 0> kStateNames = {};
   template <class T>
   struct Coefficients {};
-  static constexpr StateMask reads(Phase) { return 0; }
-  static constexpr StateMask writes(Phase) { return 0; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
     return {};
@@ -272,10 +266,10 @@ class SweepLaunches {
 
   template <class Launch>
   void run(const Launch& launch) {
-    for (const Phase phase : Rule::kPhases) {
+    for (const Phase phase : RuleTraits<Rule>::kPhases) {
       begin_table();
       for (const Segment& segment : update_.segments) {
-        if (segment.numel == 0 || rule_of(segment).phase(segment.step) != phase) continue;
+        if (segment.numel == 0 || phase_of(segment) != phase) continue;
         if (!fits(segment)) {
           launch(phase, table_);
           begin_table();
@@ -319,6 +313,10 @@ class SweepLaunches {
         static_cast<const OnePassOptimizer*>(segment.optimizer)->rule());
   }
 
+  [[nodiscard]] Phase phase_of(const Segment& segment) const {
+    return RuleTraits<Rule>::phase(rule_of(segment), segment.step);
+  }
+
   void add(const Segment& segment) {
     auto kind = std::ranges::find(kinds_, kind_of(segment));
     if (kind == kinds_.end()) {
@@ -332,7 +330,7 @@ class SweepLaunches {
                    fits(table_.source + segment.offset) &&
                    fits(static_cast<const G*>(segment.gradient.data));
     if (table_.rounded != nullptr) aligned = aligned && fits(table_.rounded + segment.offset);
-    for (int k = 0; k < Rule::kNumStates; ++k) {
+    for (int k = 0; k < RuleTraits<Rule>::kNumStates; ++k) {
       aligned = aligned && fits(table_.states[static_cast<std::size_t>(k)] + segment.offset);
     }
     for (std::size_t k = 0; k < update_.intake.inboxes.size(); ++k) {

@@ -10,6 +10,11 @@
 // traffic per element in float32, mixing included: 28 bytes in the first, 32 in a middle, and 36 in
 // the last step of a cycle.
 
+#include <array>
+#include <memory>
+#include <string_view>
+#include <tuple>
+
 #include "optim/moments.hpp"
 #include "optim/rule.hpp"
 
@@ -17,7 +22,6 @@ namespace gossamer {
 
 template <Decay kDecay>
 struct AccumAdamRule {
-  static constexpr int kNumStates = 3;
   static constexpr std::array<std::string_view, 3> kStateNames = {"m", "v", "accumulator"};
   static constexpr std::array kPhases = {Phase::kFirst, Phase::kMiddle, Phase::kLast, Phase::kOnly};
   static constexpr StateMask kMoments = 0b011;
@@ -67,11 +71,21 @@ struct AccumAdamRule {
 inline constexpr IntegerOption kAccumIter{
     "accum_iter", "steps per update of the moments", {.fallback = 4, .min = 1, .max = 1'000'000}};
 
-/// `build`: turns a rule into an optimizer.
-template <Decay kDecay, class Build>
-std::unique_ptr<Optimizer> build_accum_adam(const Options& options, const Build& build) {
-  const MomentOptions moments = read_moment_options(options);
-  return build(AccumAdamRule<kDecay>{moments, options.read(kAccumIter)});
-}
+template <Decay kDecay>
+struct AccumAdamRow {
+  static constexpr std::string_view kName =
+      kDecay == Decay::kCoupled ? "accum_adam" : "accum_adamw";
+  static constexpr std::string_view kSummary =
+      kDecay == Decay::kCoupled ? "Adam whose moments move once per accum_iter steps"
+                                : "the same with decoupled weight decay";
+  static constexpr std::array kOptions = option_list(kMomentBetas, kMomentEps, kAccumIter);
+  using Rules = std::tuple<AccumAdamRule<kDecay>>;
+
+  template <class Build>
+  static std::unique_ptr<Optimizer> make(const Options& options, const Build& build) {
+    const MomentOptions moments = read_moment_options(options);
+    return build(AccumAdamRule<kDecay>{moments, options.read(kAccumIter)});
+  }
+};
 
 }  // namespace gossamer

@@ -3,6 +3,9 @@
 // torch.optim. Least traffic per element in float32, mixing included: 32 bytes (read p, g, inbox,
 // m, v; write p, m, v).
 
+#include <array>
+#include <string_view>
+
 #include "optim/moments.hpp"
 #include "optim/rule.hpp"
 
@@ -10,18 +13,11 @@ namespace gossamer {
 
 template <Decay kDecay>
 struct AdamRule {
-  static constexpr int kNumStates = 2;
   static constexpr std::array<std::string_view, 2> kStateNames = {"m", "v"};
-  static constexpr std::array kPhases = {Phase::kMiddle};
   template <class T>
   using Coefficients = MomentCoefficients<T>;
 
   MomentOptions options;
-
-  static constexpr StateMask reads(Phase) { return all_states(kNumStates); }
-  static constexpr StateMask writes(Phase) { return all_states(kNumStates); }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
@@ -38,11 +34,5 @@ struct AdamRule {
     apply_moments(c, p, m, v);
   }
 };
-
-/// `build`: turns a rule into an optimizer.
-template <Decay kDecay, class Build>
-std::unique_ptr<Optimizer> build_adam(const Options& options, const Build& build) {
-  return build(AdamRule<kDecay>{read_moment_options(options)});
-}
 
 }  // namespace gossamer

@@ -13,17 +13,23 @@
 // updates cancel, not where the gradients cancel. The theory covers a fixed symmetric W.
 
 #include <array>
+#include <memory>
+#include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
+#include "base/options.hpp"
 #include "optim/rule.hpp"
 
 namespace gossamer {
 
 template <class Inner>
 struct ExtraRule {
-  static constexpr std::size_t kInner = Inner::kNumStates;
-  static constexpr int kNumStates = Inner::kNumStates + 1;
-  static constexpr auto kPhases = Inner::kPhases;
+  using InnerTraits = RuleTraits<Inner>;
+  static constexpr std::size_t kInner = InnerTraits::kNumStates;
+  static constexpr auto kPhases = InnerTraits::kPhases;
   static constexpr bool kSeesBefore = true;
   static constexpr bool kEveryStep = true;
   static constexpr StateMask kRestStates = 1U << kInner;
@@ -31,7 +37,7 @@ struct ExtraRule {
 
   static constexpr std::array<std::string_view, kInner + 1> kStateNames = [] {
     std::array<std::string_view, kInner + 1> names{};
-    for (std::size_t k = 0; k < kInner; ++k) names[k] = Inner::kStateNames[k];
+    for (std::size_t k = 0; k < kInner; ++k) names[k] = InnerTraits::kStateNames[k];
     names[kInner] = "extra";
     return names;
   }();
@@ -45,10 +51,12 @@ struct ExtraRule {
 
   Inner rule;
 
-  static constexpr StateMask reads(Phase phase) { return Inner::reads(phase) | 1U << kInner; }
-  static constexpr StateMask writes(Phase phase) { return Inner::writes(phase) | 1U << kInner; }
-  [[nodiscard]] std::int64_t cycle() const { return rule.cycle(); }
-  [[nodiscard]] Phase phase(std::int64_t step) const { return rule.phase(step); }
+  static constexpr StateMask reads(Phase phase) { return InnerTraits::reads(phase) | 1U << kInner; }
+  static constexpr StateMask writes(Phase phase) {
+    return InnerTraits::writes(phase) | 1U << kInner;
+  }
+  [[nodiscard]] std::int64_t cycle() const { return InnerTraits::cycle(rule); }
+  [[nodiscard]] Phase phase(std::int64_t step) const { return InnerTraits::phase(rule, step); }
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
     return {rule.template coefficients<T>(update), static_cast<T>(update.step == 1 ? 1 : 0)};
@@ -77,6 +85,49 @@ struct ExtraRule {
     const T half = T(0.5) * (before + p);
     p = T(2) * half - state[kInner];
     state[kInner] += p - half;
+  }
+};
+
+/// Makes EXTRA's rule around a rule before it calls `build`.
+template <class Build>
+struct BuildInExtra {
+  const Build& build;
+
+  template <class Rule>
+  requires(!kSeesBefore<Rule>) std::unique_ptr<Optimizer>
+  operator()(const Rule& rule) const { return build(ExtraRule<Rule>{rule}); }
+};
+
+/// EXTRA's rules around those of a tuple that it can hold.
+template <class... Rules>
+auto in_extra(const std::tuple<Rules...>& /*rules*/) {
+  return std::tuple_cat(
+      std::conditional_t<kSeesBefore<Rules>, std::tuple<>, std::tuple<ExtraRule<Rules>>>()...);
+}
+
+inline constexpr NamedOption kInnerRule{"rule", "the optimizer inside", {.fallback = "sgd"}};
+inline constexpr ChoiceOption kInnerName{"name", "the optimizer inside"};
+
+/// `Inner`: the rows of the optimizers that may stand inside.
+template <class... Inner>
+struct ExtraRow {
+  static constexpr std::string_view kName = "extra";
+  static constexpr std::string_view kSummary =
+      "EXTRA's correction of gossip's drift, around another optimizer";
+  static constexpr std::array kOptions = option_list(kInnerRule);
+  using Rules = decltype(std::tuple_cat(in_extra(std::declval<typename Inner::Rules>())...));
+
+  template <class Build>
+  static std::unique_ptr<Optimizer> make(const Options& options, const Build& build) {
+    const Options inner = options.read(kInnerRule);
+    const std::string name =
+        inner.read(kInnerName, kInnerRule.rule.fallback, {std::string(Inner::kName)...});
+    std::unique_ptr<Optimizer> made;
+    const auto make_if_named = [&]<class Row>(Row /*row*/) {
+      if (Row::kName == name) made = Row::make(inner, BuildInExtra<Build>{build});
+    };
+    (make_if_named(Inner()), ...);
+    return made;
   }
 };
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <memory>
 #include <string_view>
+#include <tuple>
 
 #include "base/options.hpp"
 #include "optim/rule.hpp"
@@ -27,19 +28,12 @@ struct LionCoefficients {
 };
 
 struct LionRule {
-  static constexpr int kNumStates = 1;
   static constexpr std::array<std::string_view, 1> kStateNames = {"m"};
-  static constexpr std::array kPhases = {Phase::kMiddle};
   template <class T>
   using Coefficients = LionCoefficients<T>;
 
   double beta1 = 0.9;
   double beta2 = 0.99;
-
-  static constexpr StateMask reads(Phase) { return 1U; }
-  static constexpr StateMask writes(Phase) { return 1U; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
@@ -64,11 +58,18 @@ inline constexpr NumberPairOption kLionBetas{
     "weights of the old momentum, in the step and in the new momentum",
     {.fallback = {0.9, 0.99}, .each = {.min = 0.0, .max = 1.0, .below_max = true}}};
 
-/// `build`: turns a rule into an optimizer.
-template <class Build>
-std::unique_ptr<Optimizer> build_lion(const Options& options, const Build& build) {
-  const auto [beta1, beta2] = options.read(kLionBetas);
-  return build(LionRule{.beta1 = beta1, .beta2 = beta2});
-}
+struct LionRow {
+  static constexpr std::string_view kName = "lion";
+  static constexpr std::string_view kSummary =
+      "steps of one size, by the sign of the momentum (Lion)";
+  static constexpr std::array kOptions = option_list(kLionBetas);
+  using Rules = std::tuple<LionRule>;
+
+  template <class Build>
+  static std::unique_ptr<Optimizer> make(const Options& options, const Build& build) {
+    const auto [beta1, beta2] = options.read(kLionBetas);
+    return build(LionRule{.beta1 = beta1, .beta2 = beta2});
+  }
+};
 
 }  // namespace gossamer

@@ -10,6 +10,13 @@
 // as small as a step; in our measurements that only made moments decay
 // (docs/measurements/accuracy.md).
 
+#include <array>
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+
+#include "base/options.hpp"
 #include "optim/rules/adam.hpp"
 
 namespace gossamer {
@@ -52,11 +59,24 @@ inline constexpr NumberOption kMixingPull{
     "part of what mixing moves a parameter by that enters the momentum; 0: none",
     {.fallback = 0.0, .min = 0.0, .max = 0.5}};
 
-/// `build`: turns a rule into an optimizer.
-template <Decay kDecay, class Build>
-std::unique_ptr<Optimizer> build_mixing_adam(const Options& options, double pull,
-                                             const Build& build) {
-  return build(MixingAdamRule<kDecay>{{read_moment_options(options)}, pull});
-}
+/// Adam, and Adam whose momentum follows the mixing where `build` can take it.
+template <Decay kDecay>
+struct AdamRow {
+  static constexpr std::string_view kName = kDecay == Decay::kCoupled ? "adam" : "adamw";
+  static constexpr std::string_view kSummary = kDecay == Decay::kCoupled
+                                                   ? "Adam, weight decay added to the gradient"
+                                                   : "Adam, decoupled weight decay";
+  static constexpr std::array kOptions = option_list(kMomentBetas, kMomentEps, kMixingPull);
+  using Rules = std::tuple<AdamRule<kDecay>, MixingAdamRule<kDecay>>;
+
+  template <class Build>
+  static std::unique_ptr<Optimizer> make(const Options& options, const Build& build) {
+    if constexpr (std::is_invocable_v<Build, MixingAdamRule<kDecay>>) {
+      const double pull = options.read(kMixingPull);
+      if (pull > 0.0) return build(MixingAdamRule<kDecay>{{read_moment_options(options)}, pull});
+    }
+    return build(AdamRule<kDecay>{read_moment_options(options)});
+  }
+};
 
 }  // namespace gossamer

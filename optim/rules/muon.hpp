@@ -15,6 +15,7 @@
 #include <span>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/options.hpp"
@@ -26,9 +27,7 @@ namespace gossamer {
 
 /// Mixes the parameter, and moves the momentum.
 struct MuonMomentumRule {
-  static constexpr int kNumStates = 2;
   static constexpr std::array<std::string_view, 2> kStateNames = {"momentum", "direction"};
-  static constexpr std::array kPhases = {Phase::kMiddle};
   template <class T>
   struct Coefficients {
     T fresh;  // 1 - beta
@@ -39,9 +38,6 @@ struct MuonMomentumRule {
   bool nesterov = true;
 
   static constexpr StateMask reads(Phase) { return 0b01; }
-  static constexpr StateMask writes(Phase) { return 0b11; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
@@ -59,19 +55,14 @@ struct MuonMomentumRule {
 
 /// Moves the parameter along a direction. Of the gradient it only asks whether there is one.
 struct MuonStepRule {
-  static constexpr int kNumStates = 1;
   static constexpr std::array<std::string_view, 1> kStateNames = {"direction"};
-  static constexpr std::array kPhases = {Phase::kMiddle};
   template <class T>
   struct Coefficients {
     T lr;
     T shrink;
   };
 
-  static constexpr StateMask reads(Phase) { return 1U; }
   static constexpr StateMask writes(Phase) { return 0U; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
@@ -149,15 +140,27 @@ inline constexpr ChoiceOption kMuonPrecision{
     "of the products of matrices",
     {.words = {"float32", "bfloat16"}, .fallback = "float32"}};
 
-inline std::unique_ptr<Optimizer> build_muon(const Options& options) {
-  return std::make_unique<Muon>(
-      Muon::Config{.momentum = options.read(kMuonMomentum),
-                   .nesterov = options.read(kMuonNesterov),
-                   .scale = options.read(kMuonScale) == "original" ? MuonScale::kOriginal
-                                                                   : MuonScale::kMatchRmsAdamW,
-                   .newton_schulz = {.num_steps = static_cast<int>(options.read(kMuonSteps)),
-                                     .eps = options.read(kMuonEps),
-                                     .in_bfloat16 = options.read(kMuonPrecision) == "bfloat16"}});
-}
+struct MuonRow {
+  static constexpr std::string_view kName = "muon";
+  static constexpr std::string_view kSummary =
+      "orthogonal steps of matrices, by Newton-Schulz (Muon); groups with another optimizer take "
+      "the other parameters";
+  static constexpr std::array kOptions =
+      option_list(kMuonMomentum, kMuonNesterov, kMuonScale, kMuonSteps, kMuonEps, kMuonPrecision);
+  using Rules = std::tuple<MuonMomentumRule, MuonStepRule>;
+
+  /// Muon is no rule, so there is nothing to build one from.
+  template <class Build>
+  static std::unique_ptr<Optimizer> make(const Options& options, const Build& /*build*/) {
+    return std::make_unique<Muon>(
+        Muon::Config{.momentum = options.read(kMuonMomentum),
+                     .nesterov = options.read(kMuonNesterov),
+                     .scale = options.read(kMuonScale) == "original" ? MuonScale::kOriginal
+                                                                     : MuonScale::kMatchRmsAdamW,
+                     .newton_schulz = {.num_steps = static_cast<int>(options.read(kMuonSteps)),
+                                       .eps = options.read(kMuonEps),
+                                       .in_bfloat16 = options.read(kMuonPrecision) == "bfloat16"}});
+  }
+};
 
 }  // namespace gossamer

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <tuple>
 
 #include "optim/moments.hpp"
 #include "optim/rule.hpp"
@@ -25,7 +26,6 @@
 namespace gossamer {
 
 struct QAdamRule {
-  static constexpr int kNumStates = 2;
   static constexpr std::array<std::string_view, 2> kStateNames = {"m", "v"};
   /// kFirst: the warm-up.
   static constexpr std::array kPhases = {Phase::kFirst, Phase::kMiddle};
@@ -35,9 +35,7 @@ struct QAdamRule {
   MomentOptions options;
   std::int64_t warmup = 100;
 
-  static constexpr StateMask reads(Phase) { return all_states(kNumStates); }
   static constexpr StateMask writes(Phase phase) { return phase == Phase::kFirst ? 3U : 1U; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
   [[nodiscard]] Phase phase(std::int64_t step) const {
     return step <= warmup ? Phase::kFirst : Phase::kMiddle;
   }
@@ -71,11 +69,18 @@ inline constexpr IntegerOption kAdamUpdates{
     "first updates, which are Adam's; then the second moment stands still",
     {.fallback = 100, .min = 1}};
 
-/// `build`: turns a rule into an optimizer.
-template <class Build>
-std::unique_ptr<Optimizer> build_qadam(const Options& options, const Build& build) {
-  return build(
-      QAdamRule{.options = read_moment_options(options), .warmup = options.read(kAdamUpdates)});
-}
+struct QAdamRow {
+  static constexpr std::string_view kName = "qadam";
+  static constexpr std::string_view kSummary =
+      "Adam whose second moment stands still after a warm-up, for allreduce with sends: momentum";
+  static constexpr std::array kOptions = option_list(kMomentBetas, kMomentEps, kAdamUpdates);
+  using Rules = std::tuple<QAdamRule>;
+
+  template <class Build>
+  static std::unique_ptr<Optimizer> make(const Options& options, const Build& build) {
+    return build(
+        QAdamRule{.options = read_moment_options(options), .warmup = options.read(kAdamUpdates)});
+  }
+};
 
 }  // namespace gossamer

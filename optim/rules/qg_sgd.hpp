@@ -12,6 +12,7 @@
 #include <array>
 #include <memory>
 #include <string_view>
+#include <tuple>
 
 #include "base/options.hpp"
 #include "optim/rule.hpp"
@@ -29,9 +30,7 @@ struct QuasiGlobalCoefficients {
 };
 
 struct QuasiGlobalRule {
-  static constexpr int kNumStates = 1;
   static constexpr std::array<std::string_view, 1> kStateNames = {"momentum"};
-  static constexpr std::array kPhases = {Phase::kMiddle};
   static constexpr bool kSeesBefore = true;
   static constexpr double kLeastRate = 1e-8;
   template <class T>
@@ -39,11 +38,6 @@ struct QuasiGlobalRule {
 
   double momentum = 0.9;
   double mu = 0.9;
-
-  static constexpr StateMask reads(Phase) { return 1U; }
-  static constexpr StateMask writes(Phase) { return 1U; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
@@ -72,12 +66,19 @@ inline constexpr NumberOption kOldBufferWeight{
     {.fallback = 0.9, .min = 0.0, .max = 1.0, .below_max = true},
     "that of beta"};
 
-/// `build`: turns a rule into an optimizer.
-template <class Build>
-std::unique_ptr<Optimizer> build_qg_sgd(const Options& options, const Build& build) {
-  QuasiGlobalRule rule{.momentum = options.read(kBufferWeight)};
-  rule.mu = options.read(kOldBufferWeight, rule.momentum);
-  return build(rule);
-}
+struct QuasiGlobalRow {
+  static constexpr std::string_view kName = "qg_sgd";
+  static constexpr std::string_view kSummary =
+      "gradient descent with quasi-global momentum, for gossip";
+  static constexpr std::array kOptions = option_list(kBufferWeight, kOldBufferWeight);
+  using Rules = std::tuple<QuasiGlobalRule>;
+
+  template <class Build>
+  static std::unique_ptr<Optimizer> make(const Options& options, const Build& build) {
+    QuasiGlobalRule rule{.momentum = options.read(kBufferWeight)};
+    rule.mu = options.read(kOldBufferWeight, rule.momentum);
+    return build(rule);
+  }
+};
 
 }  // namespace gossamer

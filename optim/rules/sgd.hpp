@@ -5,6 +5,8 @@
 
 #include <array>
 #include <memory>
+#include <string_view>
+#include <tuple>
 
 #include "base/options.hpp"
 #include "optim/rule.hpp"
@@ -19,16 +21,8 @@ struct SgdCoefficients {
 };
 
 struct PlainRule {
-  static constexpr int kNumStates = 0;
-  static constexpr std::array<std::string_view, 0> kStateNames = {};
-  static constexpr std::array kPhases = {Phase::kMiddle};
   template <class T>
   using Coefficients = SgdCoefficients<T>;
-
-  static constexpr StateMask reads(Phase) { return 0; }
-  static constexpr StateMask writes(Phase) { return 0; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
@@ -43,7 +37,6 @@ struct PlainRule {
 
 template <bool kNesterov>
 struct MomentumRule {
-  static constexpr int kNumStates = 1;
   static constexpr std::array<std::string_view, 1> kStateNames = {"momentum"};
   static constexpr std::array kPhases = {Phase::kFirst, Phase::kMiddle};
   template <class T>
@@ -52,8 +45,6 @@ struct MomentumRule {
   double momentum = 0.9;
 
   static constexpr StateMask reads(Phase phase) { return phase == Phase::kFirst ? 0U : 1U; }
-  static constexpr StateMask writes(Phase) { return 1U; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
   [[nodiscard]] Phase phase(std::int64_t step) const {
     return step == 1 ? Phase::kFirst : Phase::kMiddle;
   }
@@ -79,17 +70,24 @@ inline constexpr NumberOption kSgdMomentum{
     {.fallback = 0.0, .min = 0.0, .max = 1.0, .below_max = true}};
 inline constexpr FlagOption kSgdNesterov{"nesterov", "Nesterov's variant, needs momentum"};
 
-/// `build`: turns a rule into an optimizer.
-template <class Build>
-std::unique_ptr<Optimizer> build_sgd(const Options& options, const Build& build) {
-  const double momentum = options.read(kSgdMomentum);
-  const bool nesterov = options.read(kSgdNesterov);
-  if (nesterov && momentum == 0.0) {
-    options.fail("nesterov", "needs momentum, allowed: true with optimizer.momentum > 0");
+struct SgdRow {
+  static constexpr std::string_view kName = "sgd";
+  static constexpr std::string_view kSummary =
+      "gradient descent with momentum or Nesterov momentum";
+  static constexpr std::array kOptions = option_list(kSgdMomentum, kSgdNesterov);
+  using Rules = std::tuple<PlainRule, MomentumRule<false>, MomentumRule<true>>;
+
+  template <class Build>
+  static std::unique_ptr<Optimizer> make(const Options& options, const Build& build) {
+    const double momentum = options.read(kSgdMomentum);
+    const bool nesterov = options.read(kSgdNesterov);
+    if (nesterov && momentum == 0.0) {
+      options.fail("nesterov", "needs momentum, allowed: true with optimizer.momentum > 0");
+    }
+    if (momentum == 0.0) return build(PlainRule{});
+    if (nesterov) return build(MomentumRule<true>{momentum});
+    return build(MomentumRule<false>{momentum});
   }
-  if (momentum == 0.0) return build(PlainRule{});
-  if (nesterov) return build(MomentumRule<true>{momentum});
-  return build(MomentumRule<false>{momentum});
-}
+};
 
 }  // namespace gossamer

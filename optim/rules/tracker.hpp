@@ -9,9 +9,7 @@
 namespace gossamer {
 
 struct TrackerRule {
-  static constexpr int kNumStates = 1;
   static constexpr std::array<std::string_view, 1> kStateNames = {"tracked"};
-  static constexpr std::array kPhases = {Phase::kMiddle};
   static constexpr bool kEveryStep = true;
   static constexpr StateMask kRestStates = 1U;
   template <class T>
@@ -19,10 +17,6 @@ struct TrackerRule {
     T beta;
   };
 
-  static constexpr StateMask reads(Phase) { return 1U; }
-  static constexpr StateMask writes(Phase) { return 1U; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
     return {static_cast<T>(beta)};

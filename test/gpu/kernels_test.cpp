@@ -133,14 +133,16 @@ TEST_F(Kernels, UpdateLikeProcessors) {
             const auto block = [on_gpu](const Twin& twin) {
               return on_gpu ? twin.gpu() : twin.cpu();
             };
-            BlockUpdate update{.parameters = block(parameters), .lr = 0.01, .intake = {.keep = 0.3}};
+            BlockUpdate update{
+                .parameters = block(parameters), .lr = 0.01, .intake = {.keep = 0.3}};
             if (on_gpu) update.orthogonalize = &through_host;
             if (model != dtype) update.rounded = block(rounded);
             for (std::size_t k = 0; k < states.size(); ++k) {
               update.states[k] = block(states[k]).data;
             }
             const double weight = 0.7 / static_cast<double>(num_inboxes);
-            for (const Twin& inbox : inboxes) update.intake.inboxes.push_back({block(inbox), weight});
+            for (const Twin& inbox : inboxes)
+              update.intake.inboxes.push_back({block(inbox), weight});
             for (std::size_t i = 0; i < sizes.size(); ++i) {
               const std::int64_t shift = i % 3 == 2 ? 1 : 0;
               const bool missing = i == 5 && step == 2;

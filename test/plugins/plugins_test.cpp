@@ -130,7 +130,7 @@ TEST(SignSgd, MovesEveryElementByTheLearningRate) {
   update.parameter = block_of(p);
   update.gradient = block_of(g);
   update.lr = 0.25;
-  (void)build_sign_sgd(Options(), [&](const SignRule& rule) -> std::unique_ptr<Optimizer> {
+  (void)SignSgdRow::make(Options(), [&](const SignRule& rule) -> std::unique_ptr<Optimizer> {
     sweep(rule, update);
     return nullptr;
   });

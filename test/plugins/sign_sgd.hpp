@@ -3,6 +3,8 @@
 
 #include <array>
 #include <memory>
+#include <string_view>
+#include <tuple>
 
 #include "base/options.hpp"
 #include "optim/rule.hpp"
@@ -10,19 +12,12 @@
 namespace gossamer {
 
 struct SignRule {
-  static constexpr int kNumStates = 0;  // blocks beside the parameters
-  static constexpr std::array<std::string_view, 0> kStateNames = {};  // saved state goes by these
-  static constexpr std::array kPhases = {Phase::kMiddle};             // all steps are alike
   template <class T>
   struct Coefficients {
     T lr;
     T decay;
   };
 
-  static constexpr StateMask reads(Phase) { return 0; }
-  static constexpr StateMask writes(Phase) { return 0; }
-  [[nodiscard]] std::int64_t cycle() const { return 1; }
-  [[nodiscard]] Phase phase(std::int64_t) const { return Phase::kMiddle; }
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
     return {static_cast<T>(update.lr), static_cast<T>(update.weight_decay)};
@@ -34,9 +29,16 @@ struct SignRule {
   }
 };
 
-template <class Build>
-std::unique_ptr<Optimizer> build_sign_sgd(const Options& /*options*/, const Build& build) {
-  return build(SignRule{});
-}
+struct SignSgdRow {
+  static constexpr std::string_view kName = "sign_sgd";
+  static constexpr std::string_view kSummary = "steps of one size, by the sign of the gradient";
+  static constexpr std::array<OptionEntry, 0> kOptions = {};  // what make() reads
+  using Rules = std::tuple<SignRule>;                         // what make() may build
+
+  template <class Build>
+  static std::unique_ptr<Optimizer> make(const Options& /*options*/, const Build& build) {
+    return build(SignRule{});
+  }
+};
 
 }  // namespace gossamer

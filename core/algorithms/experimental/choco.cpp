@@ -55,8 +55,7 @@ class Choco : public Algorithm {
     const bool mixes = std::exchange(slot.mixes, true);
     if (arrived.inboxes.empty()) return {};
     setup_.stream.run([layout = slot.layout, own = slot.message.block(), copy = slot.copy.block(),
-                       difference = slot.difference.block(),
-                       heard = arrived.inboxes] {
+                       difference = slot.difference.block(), heard = arrived.inboxes] {
       const FlushDenormals flush;
       double sum = 0.0;
       for (const Inbox& inbox : heard) {

@@ -141,7 +141,8 @@ TEST(StepTimeline, KnowsThePeersAndBytesOfARing) {
     Problem problem = ring_of_four();
     problem.codec = codec;
     const std::int64_t plain = size_of(problem.dtype);
-    const std::int64_t sent = problem.codec == "fp32" ? plain : find_codec(codec)->mixing()->encoded_bytes(1);
+    const std::int64_t sent =
+        problem.codec == "fp32" ? plain : find_codec(codec)->mixing()->encoded_bytes(1);
     const auto buckets = bucket_bytes(problem);
     const Recorded recorded =
         record(problem, {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 6}});

@@ -9,6 +9,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "apps/lab/simulate/virtual_ranks.hpp"
 #include "base/random.hpp"
 #include "core/algorithms/algorithm.hpp"
+#include "optim/codec.hpp"
 #include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
 
@@ -444,6 +446,24 @@ TEST(WhyNot, SaysWhatToDoInstead) {
         << yaml;
   }
   EXPECT_THROW((void)make_topology("hierarchical", {.size = 5, .node_size = 2}), ConfigError);
+}
+
+/// Sends all elements of sums, and encodes no blocks for mixing.
+class SumsAlone : public Codec {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "sums_alone"; }
+  [[nodiscard]] std::int64_t summand_bytes(std::int64_t numel) const override { return numel; }
+  void encode_summand(const Block&, const ConstBlock&, SimdPath) const override {}
+  void add_summand(const Block&, const ConstBlock&, SimdPath) const override {}
+};
+
+TEST(WhyNot, RefusesACodecOfSumsWhereBlocksAreMixed) {
+  const SumsAlone codec;
+  const auto ring = make_topology("ring", {.size = 4});
+  const std::string gossip =
+      AlgorithmChoice("gossip").why_not({.topology = ring.get(), .codec = &codec});
+  EXPECT_TRUE(contains(gossip, "gossip mixes blocks of peers; take another codec")) << gossip;
+  EXPECT_EQ(AlgorithmChoice("allreduce").why_not({.codec = &codec}), "");
 }
 
 TEST(ReadAlgorithm, TakesANameOrASection) {

@@ -70,7 +70,7 @@ class Codec {
   /// True: the ranks must agree on a Grid for every round of mixing.
   [[nodiscard]] bool needs_grid() const;
   /// True: an encoded block lacks elements, so only sums with error feedback can take the codec.
-  [[nodiscard]] virtual bool leaves_out() const { return false; }
+  [[nodiscard]] virtual bool is_sparse() const { return false; }
 
   /// Elements. In a sum, a part of a block that begins at a multiple of it is encoded by itself.
   static constexpr std::int64_t kSummandPart = 1024;

@@ -94,7 +94,7 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
     return concat("bucket_bytes is 0, which tries sizes of buckets, and a rank that dies ",
                   "meanwhile would end the run; give the size");
   }
-  if (codec != nullptr && codec->leaves_out() && !sends_rest_later(choice)) {
+  if (codec != nullptr && codec->is_sparse() && !sends_rest_later(choice)) {
     return concat("the codec ", codec->name(), " leaves out elements, and needs sums over all ",
                   "ranks that send them later; take algorithm={name: outer, kind: diloco, lr: 1, "
                   "momentum: 0}, or another codec");
@@ -146,7 +146,7 @@ std::string AlgorithmChoice::why_not(const AlgorithmSetting& setting) const {
 }
 
 bool AlgorithmChoice::takes(const Codec& codec) const {
-  return entry_->takes_codec && (!codec.leaves_out() || sends_rest_later(*this)) &&
+  return entry_->takes_codec && (!codec.is_sparse() || sends_rest_later(*this)) &&
          (codec.mixing() != nullptr || !needs_topology()) &&
          factory_.why_not({.codec = &codec}).empty();
 }

@@ -220,7 +220,7 @@ struct AlgorithmEntry {
   /// which ones.
   bool takes_codec = false;
   /// True: in sums over all ranks, a rank keeps what its encoded blocks lack, and sends it later.
-  /// So codecs may leave out elements (Codec::leaves_out()).
+  /// So codecs may leave out elements (Codec::is_sparse()).
   bool feeds_errors_back = false;
   /// True: encoded blocks of GPUs go through host memory (LaneSpec::on_host), where codecs run.
   bool codes_on_host = false;

@@ -171,7 +171,7 @@ OuterAverages::Taken OuterAverages::take_arrived(const Bucket& bucket, std::int6
     enqueue_mix(stream_, model, 0.0, {{anchor, 1.0}, mean_move}, {}, setup_.simd);
   }
   stream_.zero(error);
-  lanes_[bucket].add_left_over(error);
+  lanes_[bucket].accumulate_residual(error);
   return Taken::kAverage;
 }
 

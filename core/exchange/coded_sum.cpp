@@ -138,8 +138,9 @@ void CodedSum::add_error(const ConstBlock& exact, const ConstBlock& message, std
   mix(to, 1.0, std::array{Inbox{exact, 1.0}, Inbox{said, -1.0}}, simd);
 }
 
-void CodedSum::add_left_over(std::int64_t shard, const ConstBlock& whole, const ConstBlock& message,
-                             const Block& to, SimdPath simd) const {
+void CodedSum::accumulate_residual(std::int64_t shard, const ConstBlock& whole,
+                                   const ConstBlock& message, const Block& to,
+                                   SimdPath simd) const {
   const PartRange coded = coded_.shard(shard);
   for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
     add_error(part_of(whole, coded.first + first, numel), message, first,
@@ -147,9 +148,9 @@ void CodedSum::add_left_over(std::int64_t shard, const ConstBlock& whole, const 
   });
 }
 
-void CodedSum::add_left_over_of_sum(std::int64_t shard, std::span<const ConstBlock> messages,
-                                    const ConstBlock& result, const Block& to,
-                                    SimdPath simd) const {
+void CodedSum::accumulate_residual_of_sum(std::int64_t shard, std::span<const ConstBlock> messages,
+                                          const ConstBlock& result, const Block& to,
+                                          SimdPath simd) const {
   const PartRange coded = coded_.shard(shard);
   PartMemory memory;
   for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {

@@ -13,7 +13,7 @@
 // like those of the others. Otherwise the result would depend on where a shard begins, and with it
 // on the sizes of buckets.
 //
-// A codec that leaves out elements (Codec::leaves_out()) has one phase. Every rank sends its whole
+// A codec that leaves out elements (Codec::is_sparse()) has one phase. Every rank sends its whole
 // encoded block to all others, and everybody adds up the same blocks in rank order, because a
 // second encoding would leave out most of the sum. Here the block is a single shard.
 //
@@ -41,7 +41,7 @@ class CodedSum {
 
   [[nodiscard]] int num_ranks() const { return num_ranks_; }
   /// True: one phase.
-  [[nodiscard]] bool gathers() const { return codec_->leaves_out(); }
+  [[nodiscard]] bool gathers() const { return codec_->is_sparse(); }
   [[nodiscard]] int num_shards() const { return gathers() ? 1 : num_ranks_; }
   /// Shards that hold something: the first ones.
   [[nodiscard]] std::int64_t num_filled() const;
@@ -63,11 +63,11 @@ class CodedSum {
   void add(std::int64_t shard, std::span<const ConstBlock> messages, const Block& result,
            SimdPath simd) const;
   /// Shard `shard` of `to` += what its message does not say of `whole`.
-  void add_left_over(std::int64_t shard, const ConstBlock& whole, const ConstBlock& message,
-                     const Block& to, SimdPath simd) const;
+  void accumulate_residual(std::int64_t shard, const ConstBlock& whole, const ConstBlock& message,
+                           const Block& to, SimdPath simd) const;
   /// Shard `shard` of `to` += what add()'s result does not say of the sum of the messages.
-  void add_left_over_of_sum(std::int64_t shard, std::span<const ConstBlock> messages,
-                            const ConstBlock& result, const Block& to, SimdPath simd) const;
+  void accumulate_residual_of_sum(std::int64_t shard, std::span<const ConstBlock> messages,
+                                  const ConstBlock& result, const Block& to, SimdPath simd) const;
   /// Shard `shard` of `whole` <- result.
   void decode(std::int64_t shard, const ConstBlock& result, const Block& whole,
               SimdPath simd) const;

@@ -88,15 +88,15 @@ class CodedSumLane : public OperationsLane {
     });
   }
 
-  void add_left_over(const Block& to) override {
-    setup().stream.run(
-        [sum = sum_, messages = messages_, sent = sent_, to, rank = rank(), simd = setup().simd] {
-          for (int j = 0; j < sum.num_ranks(); ++j) {
-            const Block message = j == rank ? messages.heard(j) : messages.sent(j);
-            sum.add_left_over(j, sent.block(), message, to, simd);
-          }
-          sum.add_left_over_of_sum(rank, messages.all_heard(), messages.result(rank), to, simd);
-        });
+  void accumulate_residual(const Block& to) override {
+    setup().stream.run([sum = sum_, messages = messages_, sent = sent_, to, rank = rank(),
+                        simd = setup().simd] {
+      for (int j = 0; j < sum.num_ranks(); ++j) {
+        const Block message = j == rank ? messages.heard(j) : messages.sent(j);
+        sum.accumulate_residual(j, sent.block(), message, to, simd);
+      }
+      sum.accumulate_residual_of_sum(rank, messages.all_heard(), messages.result(rank), to, simd);
+    });
   }
 
  private:

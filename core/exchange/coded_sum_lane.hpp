@@ -5,7 +5,7 @@
 // after it. In phase 2 a rank sends one message to all others at the same time. The two phases use
 // different communicators: with a single one, the messages of the next bucket's phase 1 would have
 // to wait for the end of this bucket's. Work between the phases runs on the communicator's stream.
-// Only add_left_over() reads the sent block once it is encoded, so the lane does not look for
+// Only accumulate_residual() reads the sent block once it is encoded, so the lane does not look for
 // writes to it. Protocol, errors and thread safety: lane.hpp.
 
 #include <memory>

@@ -45,10 +45,10 @@ class GatheredSumLane : public OperationsLane {
                         simd = setup().simd] { sum.gather(all, result.block(), simd); });
   }
 
-  void add_left_over(const Block& to) override {
+  void accumulate_residual(const Block& to) override {
     setup().stream.run(
         [sum = sum_, memory = messages_, own = message(rank()), sent = sent_, to,
-         simd = setup().simd] { sum.add_left_over(0, sent.block(), own, to, simd); });
+         simd = setup().simd] { sum.accumulate_residual(0, sent.block(), own, to, simd); });
   }
 
  private:

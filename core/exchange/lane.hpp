@@ -62,12 +62,12 @@ class Lane {
     wait();
     return take();
   }
-  /// to += the error of a sum under a codec that this rank has made: the error of its messages, and
-  /// the error of the sum where this rank has encoded it. The errors of all ranks are what the sum
-  /// lacks of their blocks. Only the first LaneSpec::num_coded elements have errors. As work on the
-  /// stream. After take() and before the next start(); the block that was sent must be as it was.
-  /// Other lanes add nothing.
-  virtual void add_left_over(const Block& /*to*/) {}
+  /// to += this rank's residual of a sum under a codec: the error of its messages, and the error of
+  /// the sum where this rank has encoded it. The residuals of all ranks are what the sum lacks of
+  /// their blocks. Only the first LaneSpec::num_coded elements have one. As work on the stream.
+  /// After take() and before the next start(); the block that was sent must be as it was. Other
+  /// lanes add nothing.
+  virtual void accumulate_residual(const Block& /*to*/) {}
   /// Drops what has arrived: take() then returns an Intake that mixes in nothing.
   virtual void forget() = 0;
   /// Shows the visitor what the lane must know to go on after loading, once for each of `names`:

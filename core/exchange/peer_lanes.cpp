@@ -251,7 +251,7 @@ std::unique_ptr<Lane> PeerLanes::make(const LaneSpec& spec) {
     throw std::logic_error("PeerLanes: codecs run on processors; LaneSpec::on_host is needed");
   }
   if (sums && encodes) {
-    if (setup.codec->leaves_out()) return make_gathered_sum_lane(setup, spec);
+    if (setup.codec->is_sparse()) return make_gathered_sum_lane(setup, spec);
     Communicator& world = setup.communicator;
     return make_coded_sum_lane(setup, {.shards = world, .results = world.twin("coded results")},
                                spec);

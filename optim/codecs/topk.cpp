@@ -13,7 +13,7 @@
 //
 // If one of a part's values is not finite, all of them decode to NaN.
 //
-// Only sums whose ranks keep what is left out can take this codec (Codec::leaves_out()).
+// Only sums whose ranks keep what is left out can take this codec (Codec::is_sparse()).
 
 #include <algorithm>
 #include <array>
@@ -195,7 +195,7 @@ void add_largest(const Block& x, const ConstBlock& from) {
 class TopKCodec : public Codec {
  public:
   [[nodiscard]] std::string_view name() const override { return "topk"; }
-  [[nodiscard]] bool leaves_out() const override { return true; }
+  [[nodiscard]] bool is_sparse() const override { return true; }
   [[nodiscard]] std::int64_t summand_bytes(std::int64_t numel) const override {
     return numel / kPart * part_bytes(kPart) + part_bytes(numel % kPart);
   }

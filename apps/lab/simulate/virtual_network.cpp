@@ -61,7 +61,7 @@ class VirtualNetwork::RankLanes : public LaneFactory {
       if (coding.codec != nullptr) intake.exchange.stats = next_->stats;
       return intake;
     }
-    void add_left_over(const Block& to) override { wire_.add_left_over(rank_, to); }
+    void accumulate_residual(const Block& to) override { wire_.accumulate_residual(rank_, to); }
     void forget() override { wire_.forget(rank_); }
 
    private:

@@ -238,18 +238,18 @@ std::vector<ConstBlock> VirtualWire::encoded_shards(std::int64_t shard,
   return messages;
 }
 
-void VirtualWire::add_left_over(int rank, const Block& to) const {
+void VirtualWire::accumulate_residual(int rank, const Block& to) const {
   if (!coded_sum_) return;
   const CodedSum& coded = *coded_sum_;
   const SumMemory memory(coded);
   for (std::int64_t shard = 0; shard < coded.num_filled(); ++shard) {
     coded.encode(shard, row(rank), memory.message(0), best_simd_path());
-    coded.add_left_over(shard, row(rank), memory.message(0), to, best_simd_path());
+    coded.accumulate_residual(shard, row(rank), memory.message(0), to, best_simd_path());
   }
   if (coded.gathers() || rank >= coded.num_filled()) return;
   const std::vector<ConstBlock> messages = encoded_shards(rank, memory);
   coded.add(rank, messages, memory.result(), best_simd_path());
-  coded.add_left_over_of_sum(rank, messages, memory.result(), to, best_simd_path());
+  coded.accumulate_residual_of_sum(rank, messages, memory.result(), to, best_simd_path());
 }
 
 void VirtualWire::gather() {

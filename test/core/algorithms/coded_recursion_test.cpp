@@ -33,7 +33,7 @@ std::vector<Setup> coded_setups() {
     if (setup.num_ranks < 2 || (setup.num_ranks > 4 && !nodes)) continue;
     if (kSanitized && setup.num_ranks == 3 && setup.topology != "ring") continue;
     for (const CodecEntry& entry : codec_table()) {
-      if (entry.codec == nullptr || entry.codec().needs_grid() || entry.codec().leaves_out()) {
+      if (entry.codec == nullptr || entry.codec().needs_grid() || entry.codec().is_sparse()) {
         continue;
       }
       // A codec does not see topologies, so one of them runs on all.

@@ -494,8 +494,8 @@ TEST(Outer, SendsMovesInAsManyBytesAsTheCodecSays) {
         model.pipeline().drain();
         const Codec& used = *find_codec(codec);
         // What leaves out elements is sent whole, and once.
-        const std::int64_t numel = used.leaves_out() ? 20'000 : (20'000 + n - 1) / n;
-        const int num_messages = (used.leaves_out() ? 1 : 2) * (n - 1);
+        const std::int64_t numel = used.is_sparse() ? 20'000 : (20'000 + n - 1) / n;
+        const int num_messages = (used.is_sparse() ? 1 : 2) * (n - 1);
         // A message ends with a flag.
         const auto bytes =
             static_cast<double>(used.summand_bytes(numel) + size_of(DType::kFloat64));

@@ -53,8 +53,8 @@ using Edit = std::function<void(int rank, std::vector<double>& values)>;
 struct SumResults {
   /// Of the last round: blocks[rank][lane].
   std::vector<std::vector<std::vector<double>>> blocks;
-  /// What the ranks have left over of it.
-  std::vector<std::vector<std::vector<double>>> left_over;
+  /// The residuals of the ranks.
+  std::vector<std::vector<std::vector<double>>> residuals;
   std::vector<double> bytes_sent;
 };
 
@@ -63,7 +63,7 @@ SumResults sum_of(
     const SumCase& c, const Edit& edit = [](int, std::vector<double>&) {}) {
   SumResults results;
   results.blocks.resize(static_cast<std::size_t>(c.num_ranks));
-  results.left_over.resize(static_cast<std::size_t>(c.num_ranks));
+  results.residuals.resize(static_cast<std::size_t>(c.num_ranks));
   results.bytes_sent.resize(static_cast<std::size_t>(c.num_ranks));
   run_ranks(c.num_ranks, [&](Communicator& communicator, const World& world) {
     const auto rank = static_cast<std::size_t>(world.rank);
@@ -94,7 +94,7 @@ SumResults sum_of(
         lanes[i]->start(round, blocks[i]);
       }
       results.blocks[rank].clear();
-      results.left_over[rank].clear();
+      results.residuals[rank].clear();
       for (Lane* const lane : lanes) {
         lane->wait();
         const Intake sum = lane->take();
@@ -104,8 +104,8 @@ SumResults sum_of(
         results.blocks[rank].push_back(read_block(sum.inboxes.front().block));
         EXPECT_TRUE(lane->take().inboxes.empty());
         const Buffer rest(sum.inboxes.front().block.numel, c.dtype);
-        lane->add_left_over(rest.block());
-        results.left_over[rank].push_back(read_block(rest.block()));
+        lane->accumulate_residual(rest.block());
+        results.residuals[rank].push_back(read_block(rest.block()));
       }
     }
     results.bytes_sent[rank] = metrics.bytes_sent;
@@ -252,7 +252,7 @@ TEST(CodedSum, LeavesNothingOut) {
         double furthest = 0.0;
         for (int rank = 0; rank < n; ++rank) {
           const std::vector<double> sent = values_of(c.sizes[i], rank, 1);
-          const auto& rest = results.left_over[static_cast<std::size_t>(rank)][i];
+          const auto& rest = results.residuals[static_cast<std::size_t>(rank)][i];
           for (std::size_t e = 0; e < sent.size(); ++e) {
             lacking[e] += sent[e] - rest[e];
             furthest = std::max(furthest, std::abs(rest[e]));

@@ -122,10 +122,11 @@ class Checker:
         return None
 
     def is_compiled(self, file):
-        """A CMakeLists.txt above the file names it, or another source file includes it."""
+        """A CMakeLists.txt above the file names it, perhaps by a pattern, or another source file includes it."""
         for folder in file.parents:
             name = str(file.relative_to(folder))
-            if re.search(rf"(?<![\w/.]){re.escape(name)}\b", self.text.get(folder / "CMakeLists.txt", "")):
+            words = re.findall(r"[\w/.*-]+", self.text.get(folder / "CMakeLists.txt", ""))
+            if any(re.fullmatch(re.escape(word).replace(r"\*", "[^/]*"), name) for word in words):
                 return True
             if folder == self.root:
                 break
@@ -190,12 +191,15 @@ SELF_TEST = {
     "core/CMakeLists.txt": "add_library(core a.cpp)\n",
     "core/a.cpp": "int a() {\n  int x = 1;\n\n  return x;\n}\nint b();\n",
     "core/alone.cpp": "int alone();\n",
+    "test/CMakeLists.txt": "gossamer_test(NAME core SOURCES */*_test.cpp)\n",
+    "test/core/a_test.cpp": "int a() {\n",
     "docs/page.md": "# A page, `here`\n",
 }
 MARKED = "<!-- from core/a.cpp -->\n```cpp\n{}```\n"
 CASES = [
     ("", MARKED.format("int a() {\n  int x = 1;\n\n  return x;\n}\n")),
     ("", MARKED.format("int x = 1;\n\nreturn x;\n")),
+    ("", "<!-- from test/core/a_test.cpp -->\n```cpp\nint a() {\n```\n"),
     ("", MARKED.format("int a() {\n  // ...\n  return x;\n")),
     ("", "[page](docs/page.md#a-page-here) and [me](#top)\n\n# Top\n"),
     ("", "See `core/a.cpp`.\n"),

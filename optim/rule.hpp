@@ -27,8 +27,8 @@
 //   kSeesBefore   apply() gets one more argument, the parameter before mixing (T before).
 //   kEveryStep    the rule also has rest<T, kPhase>(c, p, state, before), which reads and writes
 //                 the states of kRestStates alone. The sweep calls rest() for a parameter without a
-//                 gradient; such a step does not count. In a step that is
-//                 skipped because a gradient was not finite, parameters are only mixed.
+//                 gradient; such a step does not count. In a step that is skipped because a
+//                 gradient was not finite, parameters are only mixed.
 //   kFollowsMixing   Optimizer::follows_mixing().
 //
 // A rule of every_optimizer.hpp has kernels. With another rule, as one from another program, an
@@ -115,6 +115,7 @@ template <class Rule>
 inline constexpr bool kFollowsMixing = requires {
   requires Rule::kFollowsMixing;
 };
+
 /// Calls `body.operator()<kPhase>()` for the phase of kPhases that `phase` is. Code for other
 /// phases is not made. Throws std::logic_error if kPhases does not hold `phase`.
 template <class Rule, class Body>

@@ -4,7 +4,7 @@
 - C++: a line `<!-- from PATH -->` stands before every block, and the block's lines stand in that
   file, one after the other. A line `// ...` leaves lines of the file out. `<!-- all of PATH -->`
   means the whole file. The build must compile the file.
-- Links: the file exists, and the page has the heading.
+- Links and images: the file exists, and the page has the heading.
 - Paths: the project has every file that a page names. It has every page that a source file names.
 
     scripts/check_docs.py [--root DIR]     prints file:line and what is wrong; exit code 1 if any
@@ -21,6 +21,7 @@ CODE = {".cpp", ".hpp", ".cu", ".cuh"}
 MARK = re.compile(r"\s*<!-- (from|all of) (\S+) -->\s*$")
 FENCE = re.compile(r"(\s*)```(\w*)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+IMAGE = re.compile(r'<img src="([^"]+)"')
 # Files of C++ and CUDA anywhere, and everything in the folders that users see.
 PATH = re.compile(
     r"(?<![\w./-])((?:apps|base|comm|core|optim|test|topology)/[\w./-]+\.(?:cpp|hpp|cuh?|py|sh)\b"
@@ -84,7 +85,8 @@ class Checker:
     def check_line(self, path, number, line):
         is_command = re.match(r" {4}(?! *- )", line)
         if not is_command:
-            for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
+            prose = re.sub(r"`[^`]*`", "", line)
+            for target in LINK.findall(prose) + IMAGE.findall(prose):
                 self.check_link(path, number, target)
         for name in PATH.findall(re.sub(r"\]\([^)]*\)|https?://\S+", "", line)):
             self.num_paths += 1
@@ -212,6 +214,7 @@ CASES = [
     ("is not core/a.cpp", "<!-- all of core/a.cpp -->\n```cpp\nint b();\n```\n"),
     ("core/none.cpp does not exist", "<!-- from core/none.cpp -->\n```cpp\nint b();\n```\n"),
     ("leads to no file", "[page](docs/none.md)\n"),
+    ("leads to no file", '<img src="docs/none.svg" width="100">\n'),
     ("leads to no heading", "[page](docs/page.md#there)\n"),
     ("scripts/none.sh does not exist", "    scripts/none.sh\n"),
     ("core/none.hpp does not exist", "See core/none.hpp.\n"),

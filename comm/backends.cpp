@@ -80,8 +80,8 @@ std::string why_not(const LaunchOptions& options, const Sessions& sessions) {
   const int size = sessions.front()->world().size;
   // Some may have died already, and others go on.
   if (sessions.front()->communicator().is_elastic()) return "";
-  if (options.fault.injector) {
-    return "faults are injected into runs that go on without ranks, allowed: the backends threads "
+  if (options.fault.wrap) {
+    return "FaultOptions::wrap is for runs that go on without ranks, allowed: the backends threads "
            "and tcp with FaultOptions::survives";
   }
   if (options.num_ranks > 0 && options.num_ranks != size) {

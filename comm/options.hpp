@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/log.hpp"
 #include "base/option.hpp"
@@ -14,7 +15,7 @@
 
 namespace gossamer {
 
-class FaultInjector;
+class Communicator;
 
 /// Where and with whom a rank of the backend `tcp` begins.
 struct MeetingOptions {
@@ -51,6 +52,11 @@ struct MeetingOptions {
   Logger logger = {};
 };
 
+/// Puts a communicator around `inner`, which outlives it. `members` are the members of the world,
+/// by their ranks.
+using WrapCommunicator = std::function<std::unique_ptr<Communicator>(
+    Communicator& inner, const std::vector<std::int64_t>& members)>;
+
 /// What becomes of a run when ranks die.
 struct FaultOptions {
   /// True: the others go on without them (Elastic::reconfigure()). Under MPI they cannot.
@@ -63,8 +69,9 @@ struct FaultOptions {
   bool joins = false;
   /// What the run trains, as lines. Ranks refuse a process that joins with other lines.
   std::string trains = {};
-  /// Faults on purpose, where `survives` (fault_injector.hpp). Null: none.
-  std::shared_ptr<FaultInjector> injector = {};
+  /// Where `survives`: makes the communicator that the caller gets in each world, as tests do that
+  /// have ranks fail on purpose. Null: the caller gets the backend's own.
+  WrapCommunicator wrap = {};
 };
 
 struct LaunchOptions {

@@ -12,7 +12,6 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "comm/elastic/fault_injector.hpp"
 #include "comm/forwarding_communicator.hpp"
 
 namespace gossamer {
@@ -94,11 +93,9 @@ class RenewingSession : public Session {
     std::unique_ptr<EpochSession> session = worlds_->enter(*participant_);
     session_.swap(session);
     world_ = session_->world();
-    std::unique_ptr<Communicator> faulty;
-    if (fault_.injector) {
-      faulty = inject_faults(session_->communicator(), fault_.injector, membership().members);
-    }
-    faulty_.swap(faulty);
+    std::unique_ptr<Communicator> wrapped;
+    if (fault_.wrap) wrapped = fault_.wrap(session_->communicator(), membership().members);
+    wrapped_.swap(wrapped);
     // Before the last ones go.
     if (communicator_) communicator_->follow();
     is_deserted_ = false;
@@ -201,7 +198,7 @@ class RenewingSession : public Session {
   }
 
   /// What the session's communicator stands for at present.
-  [[nodiscard]] Communicator& wire() { return faulty_ ? *faulty_ : session_->communicator(); }
+  [[nodiscard]] Communicator& wire() { return wrapped_ ? *wrapped_ : session_->communicator(); }
 
   /// The present world is over. Its communicator stays until there is another one.
   void desert() {
@@ -236,7 +233,7 @@ class RenewingSession : public Session {
   /// That of the present epoch; while the members agree, that of the last one.
   std::unique_ptr<EpochSession> session_;
   /// Its communicator with faults; null: without.
-  std::unique_ptr<Communicator> faulty_;
+  std::unique_ptr<Communicator> wrapped_;
   World world_;
   bool is_deserted_ = true;
   Clock::time_point began_;

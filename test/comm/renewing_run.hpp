@@ -2,6 +2,7 @@
 // Whole runs that go on when ranks fail, and that others join. Ranks are threads; they only count
 // steps, and make sure in each of them that all members of their world are there.
 
+#include "test/comm/elastic/fault_injector.hpp"
 #include "test/comm/renewing_ranks.hpp"
 
 #include <algorithm>
@@ -16,7 +17,6 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "comm/elastic/fault_injector.hpp"
 #include "comm/rendezvous/memory_store.hpp"
 #include "comm/session.hpp"
 

@@ -2,6 +2,7 @@
 
 #include "test/apps/train/mortal_samples.hpp"
 #include "test/apps/train/train_run.hpp"
+#include "test/comm/elastic/fault_injector.hpp"
 #include "test/comm/tcp/tcp_ranks.hpp"
 #include "test/sanitized.hpp"
 
@@ -20,7 +21,6 @@
 #include "apps/train/agreement.hpp"
 #include "base/error.hpp"
 #include "comm/backends.hpp"
-#include "comm/elastic/fault_injector.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -96,7 +96,8 @@ struct LossyRun {
 
   [[nodiscard]] LaunchOptions options_of(bool joins) const {
     LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
-    options.fault = {.survives = true, .silence_s = 20.0, .joins = joins, .injector = injector};
+    options.fault = {
+        .survives = true, .silence_s = 20.0, .joins = joins, .wrap = inject_faults(injector)};
     return options;
   }
 

@@ -1,6 +1,6 @@
 // Faults on purpose, in runs that go on.
 
-#include "comm/elastic/fault_injector.hpp"
+#include "test/comm/elastic/fault_injector.hpp"
 
 #include "test/base/thrown.hpp"
 #include "test/comm/renewing_run.hpp"
@@ -149,7 +149,7 @@ TEST_P(Faults, StrikeOperationsThatTheCallerWaitsFor) {
           {.kind = Kind::kSlow, .moment = moment, .member = 1, .what = what},
           {.kind = Kind::kCancel, .moment = moment, .member = 1, .what = what, .skip = 1}});
       LaunchOptions options{.timeout_s = 30.0, .log_level = LogLevel::kOff};
-      options.fault = {.survives = true, .silence_s = 20.0, .injector = injector};
+      options.fault = {.survives = true, .silence_s = 20.0, .wrap = inject_faults(injector)};
       on_ranks(GetParam(), 3, std::make_shared<MemoryStore>(), options,
                [](int rank, const OpenSession& open) {
                  const auto session = open();
@@ -221,14 +221,14 @@ TEST(FaultInjector, IsPartOfTheOptionsOfALaunch) {
       {.kind = Fault::Kind::kFail, .member = 2, .what = "exchange", .round = 10},
       {.kind = Fault::Kind::kSlow, .member = 0, .what = "sum", .times = 5, .delay = delay}});
   LaunchOptions options{.num_ranks = 4, .log_level = LogLevel::kOff};
-  options.fault = {.survives = true, .injector = injector};
+  options.fault = {.survives = true, .wrap = inject_faults(injector)};
   EXPECT_EQ(launch("threads", options, body), 0);
   EXPECT_EQ(injector->num_strikes(), 6);
 }
 
 TEST(FaultInjector, IsRefusedWhereAllEndTogether) {
   LaunchOptions options{.num_ranks = 2, .log_level = LogLevel::kOff};
-  options.fault.injector = std::make_shared<FaultInjector>(std::vector<Fault>{});
+  options.fault.wrap = inject_faults(std::make_shared<FaultInjector>(std::vector<Fault>{}));
   EXPECT_THROW(open_sessions("threads", options), ConfigError);
 }
 

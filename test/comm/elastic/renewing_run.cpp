@@ -110,8 +110,10 @@ class Rank {
 
 LaunchOptions options_of(const Plan& plan) {
   LaunchOptions options{.timeout_s = plan.timeout_s, .log_level = LogLevel::kOff};
-  options.fault = {
-      .survives = true, .min_ranks = plan.min_ranks, .silence_s = 20.0, .injector = plan.injector};
+  options.fault = {.survives = true,
+                   .min_ranks = plan.min_ranks,
+                   .silence_s = 20.0,
+                   .wrap = inject_faults(plan.injector)};
   options.meeting.secret = plan.secret;
   return options;
 }

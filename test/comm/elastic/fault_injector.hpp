@@ -3,13 +3,13 @@
 // late, a message is lost, an exchange fails although all ranks are alive.
 //
 // Protocol: the plan is made before the ranks begin, and all ranks of a process share it
-// (FaultOptions::injector). Each fault names a member, and counts the operations of this member
-// that fit. A member submits its operations in an order of its own, so a fault strikes the same
-// operation in every run. The counts go on from epoch to epoch. Memory of share() is used without
-// operations, except where a member awaits a counter; whether it does is a matter of time.
+// (FaultOptions::wrap = inject_faults(plan)). Each fault names a member, and counts the operations
+// of this member that fit. A member submits its operations in an order of its own, so a fault
+// strikes the same operation in every run. The counts go on from epoch to epoch. Memory of share()
+// is used without operations, except where a member awaits a counter; whether it does is a matter
+// of time.
 //
-// inject_faults() puts the faults into the operations of a communicator. They happen on the
-// progress worker, where real ones are found.
+// The faults happen on the progress worker, where real ones are found.
 //
 // Thread safety: any thread may call anything.
 // Errors: ConfigError for a plan that cannot be.
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/options.hpp"
 
 namespace gossamer {
 
@@ -89,10 +90,9 @@ class FaultInjector {
   std::int64_t num_strikes_ = 0;  // likewise
 };
 
-/// Passes everything on to `inner`, which outlives the result, with the faults of the plan. So do
-/// the communicators split from it. `members` are the members of the world, by their ranks.
-std::unique_ptr<Communicator> inject_faults(Communicator& inner,
-                                            std::shared_ptr<FaultInjector> injector,
-                                            std::vector<std::int64_t> members);
+/// For FaultOptions::wrap: communicators that pass everything on to the inner ones, with the faults
+/// of the plan. The communicators split from them do the same. Null: no plan, and nothing is put
+/// around communicators.
+WrapCommunicator inject_faults(std::shared_ptr<FaultInjector> injector);
 
 }  // namespace gossamer

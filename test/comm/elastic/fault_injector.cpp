@@ -1,4 +1,4 @@
-#include "comm/elastic/fault_injector.hpp"
+#include "test/comm/elastic/fault_injector.hpp"
 
 #include <algorithm>
 #include <thread>
@@ -219,10 +219,12 @@ std::int64_t FaultInjector::num_strikes() const {
   return num_strikes_;
 }
 
-std::unique_ptr<Communicator> inject_faults(Communicator& inner,
-                                            std::shared_ptr<FaultInjector> injector,
-                                            std::vector<std::int64_t> members) {
-  return std::make_unique<FaultyCommunicator>(inner, std::move(injector), std::move(members));
+WrapCommunicator inject_faults(std::shared_ptr<FaultInjector> injector) {
+  if (!injector) return {};
+  return [injector = std::move(injector)](Communicator& inner,
+                                          const std::vector<std::int64_t>& members) {
+    return std::make_unique<FaultyCommunicator>(inner, injector, members);
+  };
 }
 
 }  // namespace gossamer

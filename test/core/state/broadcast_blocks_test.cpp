@@ -85,12 +85,12 @@ TEST(BroadcastBlocks, TakesOneOperationForManySmallBlocks) {
 }
 
 TEST(BroadcastBlocks, CutsLargeBlocks) {
-  constexpr std::size_t kNumel = kBroadcastBytes / sizeof(std::int64_t);
-  EXPECT_EQ(bytes_of_broadcasts(2, {1, 2 * kNumel, 0, 5}),
+  constexpr std::size_t kWhole = kBroadcastBytes / sizeof(std::int64_t);
+  EXPECT_EQ(bytes_of_broadcasts(2, {1, 2 * kWhole, 0, 5}),
             (std::vector<std::int64_t>{kBroadcastBytes, kBroadcastBytes, 48}));
-  EXPECT_EQ(bytes_of_broadcasts(2, {kNumel, 1}), (std::vector<std::int64_t>{kBroadcastBytes, 8}));
+  EXPECT_EQ(bytes_of_broadcasts(2, {kWhole, 1}), (std::vector<std::int64_t>{kBroadcastBytes, 8}));
   // More than are under way at the same time.
-  EXPECT_EQ(bytes_of_broadcasts(2, {10 * kNumel}).size(), 10U);
+  EXPECT_EQ(bytes_of_broadcasts(2, {10 * kWhole}).size(), 10U);
 }
 
 TEST(BroadcastBlocks, SendsNothingOfNothing) {

@@ -1,8 +1,8 @@
 #pragma once
 // What the oracle computes for a Problem.
 
-#include "test/core/algorithms/recursion.hpp"
 #include "test/core/problem.hpp"
+#include "test/core/recursion/recursion.hpp"
 
 #include <cstdint>
 #include <memory>

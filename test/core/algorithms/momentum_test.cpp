@@ -1,8 +1,8 @@
 // Tests QAdam: all-reduce that sends momentum, with the optimizer qadam.
 
 #include "test/base/thrown.hpp"
-#include "test/core/algorithms/coded_mixing.hpp"
 #include "test/core/expected.hpp"
+#include "test/core/recursion/coded_mixing.hpp"
 #include "test/sanitized.hpp"
 
 #include <algorithm>

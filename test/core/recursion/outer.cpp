@@ -1,8 +1,8 @@
-#pragma once
-// The oracle of `outer`, in double with whole vectors, all ranks at once. Written from the opening
-// comments of core/algorithms/outer.cpp and outer_averages.hpp.
+// Written from the opening comments of core/algorithms/outer.cpp and outer_averages.hpp.
 
-#include "test/core/algorithms/coded_mixing.hpp"
+#include "test/core/recursion/coded_mixing.hpp"
+#include "test/core/recursion/ranks.hpp"
+#include "test/core/recursion/shared_moments.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -14,83 +14,68 @@
 
 #include "base/options.hpp"
 
-namespace gossamer {
+namespace gossamer::recursion {
+namespace {
+
+/// The bucket of each value.
+std::vector<std::size_t> buckets_of(const std::vector<Parameter>& parameters) {
+  std::vector<std::size_t> buckets;
+  for (const Parameter& parameter : parameters) {
+    buckets.insert(buckets.end(), static_cast<std::size_t>(parameter.numel), parameter.bucket);
+  }
+  return buckets;
+}
 
 class OuterRecursion {
  public:
-  /// vectors[rank]: all parameters of a rank, one after the other.
-  using Vectors = std::vector<std::vector<double>>;
-
-  struct Setup {
-    Options options = {};
-    std::string codec = {};
-    /// The initial parameters.
-    Vectors start = {};
-    /// Mixes values in a round of the topology.
-    std::function<Vectors(std::int64_t round, const Vectors& values)> mixed = {};
-    /// The rank that encodes a value of a sum.
-    std::function<std::size_t(std::size_t value)> owner = {};
-    /// The bucket of each value.
-    std::vector<std::size_t> buckets = {};
-  };
-
-  explicit OuterRecursion(Setup setup)
-      : setup_(std::move(setup)),
-        kind_(setup_.options.read(TextOption{.name = "kind", .rule = {.fallback = "slowmo"}})),
-        anchor_(setup_.start),
-        momentum_(setup_.start.size(), std::vector<double>(setup_.start.front().size())),
+  explicit OuterRecursion(const Ranks& ranks)
+      : options_(ranks.options),
+        codec_(ranks.setup.codec),
+        start_(ranks.setup.start),
+        owner_(ranks.setup.owner),
+        kind_(options_.read(TextOption{.name = "kind", .rule = {.fallback = "slowmo"}})),
+        anchor_(start_),
+        momentum_(start_.size(), std::vector<double>(start_.front().size())),
         error_(momentum_) {
     const bool in_pairs = kind_ == "noloco" || kind_ == "gasloc";
-    const bool streams = setup_.options.read(FlagOption{.name = "streaming"});
-    const auto num_buckets = static_cast<std::int64_t>(std::ranges::max(setup_.buckets)) + 1;
-    for (const std::size_t bucket : setup_.buckets) {
+    const bool streams = options_.read(FlagOption{.name = "streaming", .rule = {.fallback = false}});
+    const std::vector<std::size_t> buckets = buckets_of(ranks.setup.parameters);
+    const auto num_buckets = static_cast<std::int64_t>(std::ranges::max(buckets)) + 1;
+    for (const std::size_t bucket : buckets) {
       turns_.push_back(streams ? static_cast<std::int64_t>(bucket) * every() / num_buckets : 0);
     }
-    follows_topology_ =
-        setup_.options.read(TextOption{
-            .name = "rounds", .rule = {.fallback = in_pairs ? "topology" : "all"}}) == "topology";
+    follows_topology_ = options_.read(TextOption{.name = "rounds", .rule = {.fallback = in_pairs ? "topology" : "all"}}) == "topology";
   }
 
-  [[nodiscard]] std::int64_t late() const {
-    return setup_.options.read(IntegerOption{.name = "late", .rule = {.fallback = 1}});
-  }
+  [[nodiscard]] std::int64_t late() const { return options_.read(IntegerOption{.name = "late", .rule = {.fallback = 1}}); }
 
-  [[nodiscard]] std::int64_t every() const {
-    return setup_.options.read(IntegerOption{.name = "every", .rule = {.fallback = 8}});
-  }
+  [[nodiscard]] std::int64_t every() const { return options_.read(IntegerOption{.name = "every", .rule = {.fallback = 8}}); }
   [[nodiscard]] bool follows_topology() const { return follows_topology_; }
   /// By how many steps a value's first cycle is shorter.
   [[nodiscard]] std::int64_t turn_of(std::size_t value) const { return turns_[value]; }
 
-  /// Moves the models `x` if an average arrives that has begun after step `began`, with the models
-  /// `then` and the learning rate `inner_lr`.
-  void move(std::int64_t began, const Vectors& then, double inner_lr, Vectors& x) {
+  /// Moves the models if an average arrives in a step.
+  void move(Ranks& ranks, int step) {
+    const std::int64_t began = step - late();
+    if (began < 0) return;
+    const double inner_lr =
+        ranks.setup.lr(std::max<std::int64_t>(0, ranks.num_updates.front() - late()));
     due_turn_ = (every() - (began + 1) % every()) % every();
     if (std::ranges::find(turns_, due_turn_) == turns_.end()) return;
     const std::int64_t round = (began + 1 + due_turn_) / every() - 1;
     const bool is_first = round == 0;
-    const double blend = setup_.options.read(
-        NumberOption{.name = "blend", .rule = {.fallback = late() > 1 ? 0.5 : 0.0}});
-    const Vectors sent = proposals(then);
-    const Vectors means = met(round, sent);
-    for (std::size_t rank = 0; rank < x.size(); ++rank) {
-      for (std::size_t e = 0; e < x[rank].size(); ++e) {
+    const double blend = options_.read(NumberOption{.name = "blend", .rule = {.fallback = late() > 1 ? 0.5 : 0.0}});
+    const Vectors sent = proposals(ranks.past[static_cast<std::size_t>(began)]);
+    const Vectors means = met(ranks, round, sent);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (std::size_t e = 0; e < ranks.num_values(); ++e) {
         if (!is_due(e)) continue;
-        if (is_first && kind_ == "gasloc") momentum_[rank][e] = setup_.start[rank][e];
+        if (is_first && kind_ == "gasloc") momentum_[rank][e] = start_[rank][e];
         move_anchor({rank, e}, means[rank][e], sent[rank][e], inner_lr);
-        x[rank][e] = blend * x[rank][e] + (1.0 - blend) * anchor_[rank][e];
+        double& x = ranks.x[rank][e];
+        x = blend * x + (1.0 - blend) * anchor_[rank][e];
       }
     }
-  }
-
-  [[nodiscard]] static std::vector<double> mean_of(const Vectors& values) {
-    std::vector<double> mean(values.front().size());
-    for (const std::vector<double>& of_rank : values) {
-      for (std::size_t e = 0; e < mean.size(); ++e) {
-        mean[e] += of_rank[e] / static_cast<double>(values.size());
-      }
-    }
-    return mean;
   }
 
  private:
@@ -100,14 +85,11 @@ class OuterRecursion {
   };
 
   [[nodiscard]] double lr() const {
-    return setup_.options.read(
-        NumberOption{.name = "lr", .rule = {.fallback = kind_ == "slowmo" ? 1.0 : 0.7}});
+    return options_.read(NumberOption{.name = "lr", .rule = {.fallback = kind_ == "slowmo" ? 1.0 : 0.7}});
   }
-  [[nodiscard]] double momentum() const {
-    return setup_.options.read(NumberOption{.name = "momentum", .rule = {.fallback = 0.5}});
-  }
+  [[nodiscard]] double momentum() const { return options_.read(NumberOption{.name = "momentum", .rule = {.fallback = 0.5}}); }
   [[nodiscard]] double error_decay() const {
-    return setup_.options.read(NumberOption{.name = "error_decay", .rule = {.fallback = 1.0}});
+    return options_.read(NumberOption{.name = "error_decay", .rule = {.fallback = 1.0}});
   }
   /// Whether the value's average arrives in this move.
   [[nodiscard]] bool is_due(std::size_t value) const { return turns_[value] == due_turn_; }
@@ -126,15 +108,15 @@ class OuterRecursion {
   }
 
   /// The average of every rank.
-  Vectors met(std::int64_t round, const Vectors& sent) {
-    if (setup_.codec != "fp32" && !follows_topology_) {
+  Vectors met(const Ranks& ranks, std::int64_t round, const Vectors& sent) {
+    if (codec_ != "fp32" && !follows_topology_) {
       return sent.size() == 1 ? sent : means_of_moves(sent);
     }
     const auto meet = [&](const Vectors& values) {
-      return follows_topology_ ? setup_.mixed(round, values)
+      return follows_topology_ ? ranks.mixed(round, values)
                                : Vectors(values.size(), mean_of(values));
     };
-    if (kind_ != "noloco" || late() != 1 || setup_.codec != "fp32") return meet(sent);
+    if (kind_ != "noloco" || late() != 1 || codec_ != "fp32") return meet(sent);
     // NoLoCo's authors send anchors and what the models have moved since.
     Vectors moves = sent;
     for_all([&](std::size_t rank, std::size_t e) { moves[rank][e] -= anchor_[rank][e]; });
@@ -147,7 +129,7 @@ class OuterRecursion {
   /// a + R(sum of R(d)) / n with d = x - a + error_decay e. A rank keeps d - R(d), and the owner of
   /// a value the error of the sum.
   Vectors means_of_moves(const Vectors& sent) {
-    const CodedMixing codec(setup_.codec);
+    const CodedMixing codec(codec_);
     std::vector<double> sum(anchor_.front().size());
     for (std::size_t rank = 0; rank < sent.size(); ++rank) {
       std::vector<double> d = sent[rank];
@@ -165,7 +147,7 @@ class OuterRecursion {
     Vectors means = anchor_;
     for (std::size_t e = 0; e < sum.size(); ++e) {
       if (!is_due(e)) continue;
-      error_[setup_.owner(e)][e] += sum[e] - heard[e];
+      error_[owner_(e)][e] += sum[e] - heard[e];
       for (auto& mean : means) mean[e] += heard[e] / num_ranks();
     }
     return means;
@@ -195,7 +177,11 @@ class OuterRecursion {
     }
   }
 
-  Setup setup_;
+  Options options_;
+  std::string codec_;
+  Vectors start_;
+  /// The rank that encodes a value of a sum.
+  std::function<std::size_t(std::size_t value)> owner_;
   /// By how many steps the first cycle of each value is shorter: with streaming the buckets divide
   /// a cycle among them.
   std::vector<std::int64_t> turns_;
@@ -208,4 +194,20 @@ class OuterRecursion {
   Vectors error_;
 };
 
-}  // namespace gossamer
+}  // namespace
+
+/// Local steps, and averages of models that arrive late.
+Algorithm outer(const Ranks& ranks) {
+  return [averages = OuterRecursion(ranks)](Ranks& all, Step& step) mutable {
+    share_moments(all, step.number,
+                  {.cycle = averages.every(),
+                   .turn_of = [&](std::size_t value) { return averages.turn_of(value); },
+                   .in_rounds = averages.follows_topology()});
+    averages.move(all, step.number);
+    // The rules see the moved model alone.
+    all.before = all.x;
+    all.update(step);
+  };
+}
+
+}  // namespace gossamer::recursion

@@ -2,7 +2,7 @@
 // The oracle of encoded mixing, in double with whole vectors: x_i <- x_i + sum of w_ij (R(x_j) -
 // R(x_i)), with R the nearest number of 16 bits. Groups of more than three ranks average without a
 // codec. In rounds of two levels the sums of the nodes are mixed like this. Sums of gradients use R
-// alone (recursion.hpp). Written from the opening comments of optim/codec.hpp and coded_sum.hpp.
+// alone (ranks.hpp). Written from the opening comments of optim/codec.hpp and coded_sum.hpp.
 // Shares no code with the library except the topologies.
 
 #include <algorithm>

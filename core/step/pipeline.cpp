@@ -120,7 +120,7 @@ void Pipeline::make_lanes() {
 }
 
 template <class Part>
-void Pipeline::with_peers(const Part& part) {
+void Pipeline::run_or_detach(const Part& part) {
   if (!alone_) {
     try {
       return part(*algorithm_);
@@ -232,7 +232,7 @@ void Pipeline::advance() {
     Bucket& bucket = buckets_[step_.num_ready++];
     {
       const UpdateTimer timer(metrics_);
-      with_peers([&](Algorithm& algorithm) { algorithm.gradients_ready(bucket); });
+      run_or_detach([&](Algorithm& algorithm) { algorithm.gradients_ready(bucket); });
     }
     if (defers()) continue;
     settle_gradients(bucket);
@@ -252,7 +252,7 @@ bool Pipeline::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gra
 void Pipeline::settle_gradients(Bucket& bucket) {
   {
     const UpdateTimer timer(metrics_);
-    with_peers([&](Algorithm& algorithm) { algorithm.final_gradients(bucket); });
+    run_or_detach([&](Algorithm& algorithm) { algorithm.final_gradients(bucket); });
     if (!stream_.immediate()) bucket.take_squares(config_.simd, &pool_);
   }
   if (!bucket.has_replaced_gradients()) return;
@@ -283,7 +283,7 @@ void Pipeline::update_all() {
 void Pipeline::mix_and_update(Bucket& bucket) {
   const UpdateTimer timer(metrics_);
   // A PeerLost comes before the sweep, which does not wait.
-  with_peers([&](Algorithm& algorithm) {
+  run_or_detach([&](Algorithm& algorithm) {
     update_bucket(
         algorithm, bucket,
         {.lr = held_.lr().value_or(config_.schedule->lr(progress_.num_updates())),
@@ -308,17 +308,11 @@ void Pipeline::apply_own_rule(std::span<Bucket> buckets) {
 
 void Pipeline::send(Bucket& bucket) {
   if (host_ != nullptr) host_->after_update(bucket.spec());
-  with_peers([&](Algorithm& algorithm) { algorithm.after_update(bucket); });
+  run_or_detach([&](Algorithm& algorithm) { algorithm.after_update(bucket); });
 }
 
 void Pipeline::update_deferred() {
-  SharedStates* const shared = algorithm().shared_states();
-  const bool completes_norms = policy_.clips() && shared != nullptr;
-  if (!policy_.defers() && !completes_norms && !commits()) {
-    if (config_.rule_sees_whole_step) {
-      for (Bucket& bucket : buckets_) settle_gradients(bucket);
-      return update_all();
-    }
+  if (updates_in_turn()) {
     for (Bucket& bucket : buckets_) {
       settle_gradients(bucket);
       update(bucket);
@@ -326,22 +320,31 @@ void Pipeline::update_deferred() {
     return;
   }
   for (Bucket& bucket : buckets_) settle_gradients(bucket);
-  if (completes_norms) {
+  if (completes_norms()) {
     const UpdateTimer timer(metrics_);
-    shared->complete_norms();
+    algorithm().shared_states()->complete_norms();
   }
+  if (policy_.defers()) decide_step();
+  if (commit()) update_all();
+}
+
+bool Pipeline::completes_norms() const {
+  return policy_.clips() && algorithm().shared_states() != nullptr;
+}
+
+bool Pipeline::updates_in_turn() const {
+  return !policy_.defers() && !completes_norms() && !commits() && !config_.rule_sees_whole_step;
+}
+
+void Pipeline::decide_step() {
   // Asynchronous ranks leave out bad steps on their own.
   const bool decides_together = config_.exchange.algorithm.entry().steps == RankSteps::kTogether;
-  if (policy_.defers()) {
-    try {
-      policy_.settle(decides_together && !alone_ ? &communicator_ : nullptr);
-    } catch (const PeerLost&) {
-      go_alone();
-      policy_.settle(nullptr);
-    }
+  try {
+    policy_.settle(decides_together && !alone_ ? &communicator_ : nullptr);
+  } catch (const PeerLost&) {
+    go_alone();
+    policy_.settle(nullptr);
   }
-  if (!commit()) return;
-  update_all();
 }
 
 void Pipeline::finish_step() {
@@ -365,7 +368,7 @@ void Pipeline::end_step() {
 }
 
 void Pipeline::count_step() {
-  with_peers([](Algorithm& algorithm) { algorithm.end_step(); });
+  run_or_detach([](Algorithm& algorithm) { algorithm.end_step(); });
   policy_.end_step(mean_factor());
   for (Bucket& bucket : buckets_) bucket.begin_step();
   step_.num_ready = 0;

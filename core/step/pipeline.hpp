@@ -367,7 +367,7 @@ class Pipeline {
   void start_in(std::vector<std::int64_t> order);
   /// Runs a part of a step with the algorithm, or after a PeerLost with one that exchanges nothing.
   template <class Part>
-  void with_peers(const Part& part);
+  void run_or_detach(const Part& part);
   /// From now on steps exchange nothing.
   void go_alone();
   /// Whether ranks update only when all of them have the sums of the step.
@@ -426,7 +426,15 @@ class Pipeline {
   void apply_own_rule(std::span<Bucket> buckets);
   /// Starts the next exchange of a bucket.
   void send(Bucket& bucket);
+  /// Updates the buckets of a step in which updates wait for the end of the backward pass.
   void update_deferred();
+  /// Whether deferred updates need no decision about the whole step.
+  [[nodiscard]] bool updates_in_turn() const;
+  /// Whether ranks that share states add up the norms of gradients.
+  [[nodiscard]] bool completes_norms() const;
+  /// Decides whether the step is skipped: with all ranks, unless ranks count steps for themselves
+  /// or are lost.
+  void decide_step();
   /// Makes the updates that are left, and ends the step unless it is held.
   void end_step();
   /// All updates are made.

@@ -145,7 +145,7 @@ void DataParallelCore::on_gradient(std::int64_t parameter) {
   }
   if (pipeline_->has_started()) {
     // Autograd may run every part of a model on a stream of its own.
-    offer(parameter, stream().native());
+    offer_accumulated(parameter, stream().native());
   } else {
     pipeline_->arrived(parameter);
   }
@@ -180,7 +180,7 @@ void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
   const auto offer_once = [&](std::int64_t parameter) {
     const torch::Tensor& gradient = gradients[static_cast<std::size_t>(parameter)];
     if (gradient.defined() && !pipeline_->is_offered(parameter)) {
-      offer(parameter, gradient);
+      pipeline_->gradient_ready(parameter, block_of_tensor(gradient));
     }
   };
   // As backward passes offer them, so that buckets get ready in their order.

@@ -190,11 +190,9 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   void end_backward();
   /// Call this before the first gradient of a step is used.
   void begin_step();
-  /// Gives the parameter's gradient to the pipeline, in the parameter's layout. `native` is the
-  /// handle of the stream on which the gradient was made.
-  void offer(std::int64_t parameter, const void* native);
-  /// Gives `grad` to the pipeline as it is.
-  void offer(std::int64_t parameter, const torch::Tensor& grad);
+  /// Gives the parameter's accumulated gradient to the engine, in the parameter's layout. `stream`
+  /// is the native handle of the stream on which the gradient was made; nothing: not known.
+  void offer_accumulated(std::int64_t parameter, std::optional<const void*> stream);
   /// Offers the gradients for which no hook was called in the last backward pass of the step.
   void offer_rest();
   /// Sets the order of the gradients for a first step without a traced backward pass. The gradient
@@ -250,8 +248,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
 
   /// What is known of a trainable parameter.
   struct Place {
-    /// The native handle of the stream on which the gradient was made.
-    const void* made_on = nullptr;
+    /// The native handle of the stream on which the gradient was made; nothing: not known.
+    std::optional<const void*> made_on = {};
     /// A tensor on the parameter's own memory: the memory that it was wrapped with, later its part
     /// of a block. A call that rebinds the parameter (such as torch::load) leaves this memory
     /// behind.

@@ -17,10 +17,6 @@ namespace {
 
 void bump_version(const torch::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); }
 
-// No stream has this handle.
-const char kNoStream = 0;
-const void* const kElsewhere = &kNoStream;
-
 }  // namespace
 
 Pipeline::Config DataParallelOptions::pipeline() const {
@@ -78,7 +74,8 @@ void DataParallelCore::begin_step() {
   quiet_ = false;
 }
 
-void DataParallelCore::offer(std::int64_t parameter, const void* native) {
+void DataParallelCore::offer_accumulated(std::int64_t parameter,
+                                         std::optional<const void*> stream) {
   const NamedTensor& entry = tensors_.trainable[static_cast<std::size_t>(parameter)];
   torch::Tensor& grad = entry.tensor.mutable_grad();
   adopt_layout(entry, grad);
@@ -86,11 +83,7 @@ void DataParallelCore::offer(std::int64_t parameter, const void* native) {
     const torch::NoGradGuard no_grad;
     grad.div_(num_passes_);
   }
-  places_[static_cast<std::size_t>(parameter)].made_on = native;
-  offer(parameter, grad);
-}
-
-void DataParallelCore::offer(std::int64_t parameter, const torch::Tensor& grad) {
+  places_[static_cast<std::size_t>(parameter)].made_on = stream;
   pipeline_->gradient_ready(parameter, block_of_tensor(grad));
 }
 
@@ -98,7 +91,9 @@ void DataParallelCore::offer(std::int64_t parameter, const torch::Tensor& grad) 
 void DataParallelCore::offer_rest() {
   for (std::int64_t i = 0; i < std::ssize(tensors_.trainable); ++i) {
     const torch::Tensor& parameter = tensors_.trainable[static_cast<std::size_t>(i)].tensor;
-    if (!pipeline_->is_offered(i) && parameter.grad().defined()) offer(i, kElsewhere);
+    if (!pipeline_->is_offered(i) && parameter.grad().defined()) {
+      offer_accumulated(i, std::nullopt);
+    }
   }
 }
 

@@ -275,15 +275,9 @@ std::unique_ptr<Stream> make_cuda_stream(const CudaStreamOptions& options) {
 std::string cuda_uuid(int device) {
   cudaDeviceProp properties{};
   cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text = "GPU-";
-  for (std::size_t i = 0; i < sizeof(properties.uuid.bytes); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    const auto byte = static_cast<unsigned char>(properties.uuid.bytes[i]);
-    text += kDigits[byte >> 4U];
-    text += kDigits[byte & 15U];
-  }
-  return text;
+  const std::string digits = to_hex({properties.uuid.bytes, sizeof(properties.uuid.bytes)});
+  return concat("GPU-", digits.substr(0, 8), "-", digits.substr(8, 4), "-", digits.substr(12, 4),
+                "-", digits.substr(16, 4), "-", digits.substr(20));
 }
 
 int num_cuda_devices() {

@@ -107,6 +107,17 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> can
   return best.empty() ? "" : concat(" (did you mean ", best, "?)");
 }
 
+std::string to_hex(std::string_view bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte >> 4U];
+    text += kDigits[byte & 0xfU];
+  }
+  return text;
+}
+
 std::string shortest(double value) {
   std::array<char, 64> digits{};
   const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), value);

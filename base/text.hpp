@@ -51,6 +51,9 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 /// ` (did you mean X?)` for a close candidate, otherwise an empty string.
 std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
 
+/// Bytes as lowercase hexadecimal digits, two for each byte.
+std::string to_hex(std::string_view bytes);
+
 /// A floating point number in the fewest digits that read back to the same value.
 std::string shortest(double value);
 

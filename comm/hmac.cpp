@@ -62,17 +62,6 @@ std::string why_not_opened(std::string_view key, std::string_view name, std::str
   return "is not signed with this rank's secret; give all ranks the same GOSSAMER_SECRET";
 }
 
-std::string to_hex(std::string_view bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += kDigits[byte >> 4U];
-    text += kDigits[byte & 0xfU];
-  }
-  return text;
-}
-
 std::string random_bytes(int count) {
   std::string bytes(static_cast<std::size_t>(count), '\0');
   if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), count) != 1) {

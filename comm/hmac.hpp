@@ -17,8 +17,6 @@ std::optional<std::string> opened(std::string_view key, std::string_view name,
 /// Why opened() returned nothing, as the end of a sentence about the record, and what to do. A
 /// record that was sealed without a secret is told from one with another secret.
 std::string why_not_opened(std::string_view key, std::string_view name, std::string_view record);
-/// Two hexadecimal digits for each byte.
-std::string to_hex(std::string_view bytes);
 /// `count` random bytes from the system.
 std::string random_bytes(int count);
 

@@ -51,7 +51,7 @@ void require_reachable(const std::vector<RankRecord>& records) {
 
 }  // namespace
 
-std::string host_name() {
+std::string memory_domain() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   std::string boot;

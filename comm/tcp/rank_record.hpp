@@ -15,7 +15,7 @@
 namespace gossamer::tcp {
 
 struct RankRecord {
-  /// host_name() of its host.
+  /// memory_domain() of its host.
   std::string host = {};
   asio::ip::tcp::endpoint endpoint = {};
   /// MemoryMark::text().
@@ -29,7 +29,7 @@ struct RankRecord {
 
 /// Processes have the same text exactly if they run on one host, as far as sharing memory goes: one
 /// boot of one kernel, and one view of processes and networks. One word.
-std::string host_name();
+std::string memory_domain();
 
 /// A number for a name; different for different names.
 std::uint64_t run_number(const std::string& run);

@@ -33,7 +33,7 @@ std::size_t any_place() {
 std::unique_ptr<Participant> begin_run(const MeetingOptions& meeting,
                                        std::unique_ptr<membership::Mesh> mesh,
                                        membership::EpochRecord record, Participant::Config config) {
-  const MetRanks ranks = meet_ranks(meeting, {.host = host_name(),
+  const MetRanks ranks = meet_ranks(meeting, {.host = memory_domain(),
                                               .endpoint = mesh_endpoint(mesh->address()),
                                               .memory = mesh->address(),
                                               .is_dealt = meeting.rank < 0});

@@ -52,7 +52,7 @@ asio::ip::address listening_address(const MeetingOptions& meeting) {
 Arrival::Arrival(const asio::ip::address& address, bool is_dealt)
     : bell(std::make_shared<SocketBell>()),
       listener(std::make_unique<Listener>(bell->io(), address)),
-      record{.host = host_name(),
+      record{.host = memory_domain(),
              .endpoint = {address, listener->port()},
              .memory = mark.text(),
              .is_dealt = is_dealt} {}

@@ -9,6 +9,7 @@
 
 #include <openssl/evp.h>
 
+#include "base/text.hpp"
 #include "core/checkpoint/open_file.hpp"
 
 namespace gossamer {
@@ -39,13 +40,7 @@ std::string Sha256::hex() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int size = 0;
   check(EVP_DigestFinal_ex(context_of(context_.get()), digest.data(), &size));
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (unsigned int i = 0; i < size; ++i) {
-    text += kDigits[digest[i] >> 4U];
-    text += kDigits[digest[i] & 15U];
-  }
-  return text;
+  return to_hex({reinterpret_cast<const char*>(digest.data()), size});
 }
 
 FileDigest digest_of_file(const std::string& path) {

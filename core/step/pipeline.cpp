@@ -68,10 +68,10 @@ AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted, int nu
 }
 
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
-                   ParameterHost& host)
+                   ParameterHost* host)
     : config_(checked(std::move(config))),
       parameters_(checked(std::move(parameters), config_)),
-      host_(&host),
+      host_(host),
       communicator_(communicator),
       stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
       pool_(config_.num_threads),
@@ -80,23 +80,18 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
       places_(parameters_.size()),
       scope_(stream_) {
   prepare_device(stream_);
+}
+
+Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
+                   ParameterHost& host)
+    : Pipeline(communicator, std::move(config), std::move(parameters), &host) {
   if (config_.begins_detached) go_alone();
   tell_doubt();
 }
 
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                    const BucketPlan& plan, std::vector<ParameterMemory> memory)
-    : config_(checked(std::move(config))),
-      parameters_(checked(std::move(parameters), config_)),
-      host_(nullptr),
-      communicator_(communicator),
-      stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
-      pool_(config_.num_threads),
-      policy_(config_.gradients, stream_, std::ssize(parameters_), 0),
-      planner_(config_.bucket_bytes, config_.logger),
-      places_(parameters_.size()),
-      scope_(stream_) {
-  prepare_device(stream_);
+    : Pipeline(communicator, std::move(config), std::move(parameters), nullptr) {
   planner_.set_plan(plan);
   build(config_.begins_detached, std::move(memory));
 }

@@ -316,6 +316,10 @@ class Pipeline {
   [[nodiscard]] std::vector<ParameterMemory> memory() const;
 
  private:
+  /// Makes all that needs no buckets.
+  Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
+           ParameterHost* host);
+
   /// What is known of a parameter, by declared index.
   struct Place {
     std::size_t bucket = 0;

@@ -7,8 +7,10 @@ namespace gossamer::recursion {
 /// The update uses sums or means of the gradients over the ranks; those of the step before, if the
 /// options say so.
 Algorithm allreduce(const Ranks& ranks) {
-  const bool averages = ranks.options.read(FlagOption{.name = "average", .rule = {.fallback = true}});
-  const bool is_late = ranks.options.read(IntegerOption{.name = "delay", .rule = {.fallback = 0}}) > 0;
+  const bool averages =
+      ranks.options.read(FlagOption{.name = "average", .rule = {.fallback = true}});
+  const bool is_late =
+      ranks.options.read(IntegerOption{.name = "delay", .rule = {.fallback = 0}}) > 0;
   Step late;
   late.gradients.assign(ranks.size(), Gradients(ranks.setup.parameters.size()));
   late.skips.assign(ranks.size(), false);

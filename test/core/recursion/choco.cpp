@@ -7,9 +7,10 @@ namespace gossamer::recursion {
 
 /// h <- h + (the largest elements of x - h), x <- x + gamma (W h - h).
 Algorithm choco(const Ranks& ranks) {
-  const double fraction = ranks.options.read(NumberOption{.name = "fraction", .rule = {.fallback = 0.05}});
-  const double gamma =
-      ranks.options.read(NumberOption{.name = "consensus_step", .rule = {.fallback = std::min(2.0 * fraction, 0.5)}});
+  const double fraction =
+      ranks.options.read(NumberOption{.name = "fraction", .rule = {.fallback = 0.05}});
+  const double gamma = ranks.options.read(
+      NumberOption{.name = "consensus_step", .rule = {.fallback = std::min(2.0 * fraction, 0.5)}});
   Vectors h(ranks.size(), std::vector<double>(ranks.num_values()));
   return [=](Ranks& all, Step& step) mutable {
     for (std::size_t rank = 0; step.number > 0 && rank < all.size(); ++rank) {

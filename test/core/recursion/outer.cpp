@@ -38,18 +38,25 @@ class OuterRecursion {
         momentum_(start_.size(), std::vector<double>(start_.front().size())),
         error_(momentum_) {
     const bool in_pairs = kind_ == "noloco" || kind_ == "gasloc";
-    const bool streams = options_.read(FlagOption{.name = "streaming", .rule = {.fallback = false}});
+    const bool streams =
+        options_.read(FlagOption{.name = "streaming", .rule = {.fallback = false}});
     const std::vector<std::size_t> buckets = buckets_of(ranks.setup.parameters);
     const auto num_buckets = static_cast<std::int64_t>(std::ranges::max(buckets)) + 1;
     for (const std::size_t bucket : buckets) {
       turns_.push_back(streams ? static_cast<std::int64_t>(bucket) * every() / num_buckets : 0);
     }
-    follows_topology_ = options_.read(TextOption{.name = "rounds", .rule = {.fallback = in_pairs ? "topology" : "all"}}) == "topology";
+    follows_topology_ =
+        options_.read(TextOption{
+            .name = "rounds", .rule = {.fallback = in_pairs ? "topology" : "all"}}) == "topology";
   }
 
-  [[nodiscard]] std::int64_t late() const { return options_.read(IntegerOption{.name = "late", .rule = {.fallback = 1}}); }
+  [[nodiscard]] std::int64_t late() const {
+    return options_.read(IntegerOption{.name = "late", .rule = {.fallback = 1}});
+  }
 
-  [[nodiscard]] std::int64_t every() const { return options_.read(IntegerOption{.name = "every", .rule = {.fallback = 8}}); }
+  [[nodiscard]] std::int64_t every() const {
+    return options_.read(IntegerOption{.name = "every", .rule = {.fallback = 8}});
+  }
   [[nodiscard]] bool follows_topology() const { return follows_topology_; }
   /// By how many steps a value's first cycle is shorter.
   [[nodiscard]] std::int64_t turn_of(std::size_t value) const { return turns_[value]; }
@@ -64,7 +71,8 @@ class OuterRecursion {
     if (std::ranges::find(turns_, due_turn_) == turns_.end()) return;
     const std::int64_t round = (began + 1 + due_turn_) / every() - 1;
     const bool is_first = round == 0;
-    const double blend = options_.read(NumberOption{.name = "blend", .rule = {.fallback = late() > 1 ? 0.5 : 0.0}});
+    const double blend =
+        options_.read(NumberOption{.name = "blend", .rule = {.fallback = late() > 1 ? 0.5 : 0.0}});
     const Vectors sent = proposals(ranks.past[static_cast<std::size_t>(began)]);
     const Vectors means = met(ranks, round, sent);
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -85,9 +93,12 @@ class OuterRecursion {
   };
 
   [[nodiscard]] double lr() const {
-    return options_.read(NumberOption{.name = "lr", .rule = {.fallback = kind_ == "slowmo" ? 1.0 : 0.7}});
+    return options_.read(
+        NumberOption{.name = "lr", .rule = {.fallback = kind_ == "slowmo" ? 1.0 : 0.7}});
   }
-  [[nodiscard]] double momentum() const { return options_.read(NumberOption{.name = "momentum", .rule = {.fallback = 0.5}}); }
+  [[nodiscard]] double momentum() const {
+    return options_.read(NumberOption{.name = "momentum", .rule = {.fallback = 0.5}});
+  }
   [[nodiscard]] double error_decay() const {
     return options_.read(NumberOption{.name = "error_decay", .rule = {.fallback = 1.0}});
   }

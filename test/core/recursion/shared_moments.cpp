@@ -21,8 +21,10 @@ void share(Ranks& ranks, std::size_t parameter, std::int64_t round, bool in_roun
 void share_moments(Ranks& ranks, int step, const Meetings& meetings) {
   if (step == 0) return;
   const std::int64_t cycle = meetings.cycle;
-  const std::int64_t every = ranks.options.read(IntegerOption{.name = "share_moments", .rule = {.fallback = 0}}) / cycle;
-  const std::int64_t momentum = ranks.options.read(IntegerOption{.name = "share_momentum", .rule = {.fallback = 0}}) / cycle;
+  const std::int64_t every =
+      ranks.options.read(IntegerOption{.name = "share_moments", .rule = {.fallback = 0}}) / cycle;
+  const std::int64_t momentum =
+      ranks.options.read(IntegerOption{.name = "share_momentum", .rule = {.fallback = 0}}) / cycle;
   std::size_t value = 0;
   for (std::size_t i = 0; i < ranks.setup.parameters.size(); ++i) {
     const auto numel = static_cast<std::size_t>(ranks.setup.parameters[i].numel);

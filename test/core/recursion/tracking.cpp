@@ -35,7 +35,8 @@ Algorithm tracking(const Ranks& ranks, double beta) {
 Algorithm gradient_tracking(const Ranks& ranks) { return tracking(ranks, 0.0); }
 
 Algorithm momentum_tracking(const Ranks& ranks) {
-  return tracking(ranks, ranks.options.read(NumberOption{.name = "beta", .rule = {.fallback = 0.9}}));
+  return tracking(ranks,
+                  ranks.options.read(NumberOption{.name = "beta", .rule = {.fallback = 0.9}}));
 }
 
 }  // namespace gossamer::recursion

@@ -56,7 +56,7 @@ bool is_address(const std::string& text);
 
 /// How many members of an epoch must go on together: more than half of its voters.
 struct Quorum {
-  /// And at least so many members, voters or not.
+  /// A world also needs so many members, voters or not.
   std::int64_t least = 0;
   /// `remaining`: members of the epoch, in the order of their ids.
   [[nodiscard]] bool is_met(const std::vector<MemberId>& remaining, const Epoch& epoch) const;

@@ -37,7 +37,7 @@ class Participant {
     Quorum quorum = {};
     /// How long it waits for other members, which may be in a long step, and for the store.
     std::chrono::milliseconds patience{300'000};
-    /// As LaunchOptions::while_waiting.
+    /// Called now and then while a rank waits (LaunchOptions::while_waiting).
     std::function<void()> while_waiting = {};
     Logger logger = {};
     /// True: processes that ask to join wait until admit(true).

@@ -132,8 +132,9 @@ struct AlgorithmSetting {
   int num_ranks = 0;
   /// Ranks may be lost while the others go on (Communicator::is_elastic()).
   bool renews = false;
-  /// As in DataParallelOptions.
+  /// The first steps try several sizes of buckets.
   bool tries_bucket_sizes = false;
+  /// Steps between two means of the model's buffers; 0: none.
   std::int64_t average_buffers_every = 0;
 };
 

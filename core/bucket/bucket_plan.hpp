@@ -26,7 +26,7 @@ struct ParameterInfo {
   /// a float32 master copy.
   DType dtype = DType::kFloat32;
   double weight_decay = 0.0;
-  /// As in ParameterGroup.
+  /// The learning rate is multiplied by this factor (ParameterGroup::lr_factor).
   double lr_factor = 1.0;
   /// Null: the pipeline's. Either all parameters name theirs, or none does.
   std::shared_ptr<const Optimizer> optimizer = {};

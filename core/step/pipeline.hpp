@@ -134,7 +134,7 @@ class Pipeline {
     SimdPath simd = best_simd_path();
     /// Number of threads that share mixing and updates, the caller included.
     int num_threads = 1;
-    /// As in BlockUpdate.
+    /// Makes matrices orthogonal for optimizers that ask for it (BlockUpdate::orthogonalize).
     Orthogonalize orthogonalize = {};
     /// Where waits, updates and messages are recorded; null: nowhere. On a GPU, updates and the
     /// waits for NCCL are recorded as the host sees them: as long as it takes to give the work to
@@ -217,8 +217,8 @@ class Pipeline {
   /// they gather the states of one bucket after the other, so each rank saves all of them. Ranks,
   /// algorithm, optimizer and parameters must be the same as at saving; bucket sizes may differ.
   void visit(StateVisitor& visitor);
-  /// As visit(), in row-major order, with the order of arrival: what a checkpoint holds. `layouts`
-  /// says where the elements of the parameters lie, by name. Loading before the first step makes
+  /// Shows the visitor what a checkpoint holds: the order of arrival, and the state of visit() in
+  /// row-major order. `layouts` says where the elements of the parameters lie, by name. Loading before the first step makes
   /// the plan, and starts. Throws std::logic_error when saving before the first step.
   void visit_row_major(StateVisitor& visitor, std::map<std::string, MemoryLayout> layouts);
 

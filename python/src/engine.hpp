@@ -133,7 +133,7 @@ class Engine : private ParameterHost {
   /// Collective. Training goes on as after save(). Also takes a rank's file of a checkpoint of the
   /// program; what only the program knows is left out.
   void load(const std::string& path, const std::vector<OtherTensor>& others);
-  /// As save() and load(), in memory.
+  /// Collective. Does what save() and load() do, in memory.
   [[nodiscard]] std::vector<StateTensor> state(const std::vector<OtherTensor>& others);
   void load_state(const std::vector<GivenTensor>& state, const std::vector<OtherTensor>& others);
 

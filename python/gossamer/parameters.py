@@ -184,8 +184,9 @@ class EngineParameters:
         self.check_places()
         has_moved = False
         for p, home in zip(self.tensors, self._homes, strict=True):
-            if p.data_ptr() != home.data_ptr():
-                home.copy_(p.data)
+            if not p.is_set_to(home):
+                # A transposed view lies in the same memory.
+                home.copy_(p.data.clone())
                 p.data = home
                 has_moved = True
         return has_moved

@@ -125,6 +125,8 @@ class EngineSteps(torch.nn.Module):
         self._made_on = [0] * len(tensors)
         self._is_offered = bytearray(len(tensors))
         self._comes_late = bytearray(late.get(id(p), 0) for p in tensors)
+        self._laid_out: list[torch.Tensor] = []
+        """Whose gradients of this step have got the layout that the engine wants."""
         self._handles += [
             p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 GradientHook(self, is_first=p is tensors[0])
@@ -253,6 +255,7 @@ class EngineSteps(torch.nn.Module):
         self._num_done = 0
         self._is_offered = bytearray(len(self._trained.tensors))
         self._follow_moves()
+        self._return_layouts()
         self._trained.note_versions()
         self._is_broken = False
         self._engine.record("backward", self._backward_ns)
@@ -342,10 +345,18 @@ class EngineSteps(torch.nn.Module):
             )
         # The parameter itself has another layout where the user has moved it, as under allreduce.
         strides = self._trained.strides[i]
+        self._laid_out.append(p)
         p.grad = torch.empty_strided(p.shape, strides, dtype=p.dtype, device=p.device).copy_(grad)
         return p.grad
 
     def _updated(self, num_done: int) -> None:
+    def _return_layouts(self) -> None:
+        """Give gradients the layout of their parameters again, on which fused optimizers rely."""
+        for p in self._laid_out:
+            if p.grad is not None and p.grad.stride() != p.stride():
+                p.grad = torch.empty_like(p).copy_(p.grad)
+        self._laid_out.clear()
+
         changed = [i for bucket in self._buckets[self._num_done : num_done] for i in bucket]
         self._num_done = num_done
         if self._on_gpu:

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import batch, flat, make_mlp, needs_mpi, rank, run_python
+from conftest import alone, batch, flat, make_mlp, needs_mpi, rank, run_python
 from test_models import Alternating, Image
 from test_optimizers import IN_PYTHON, OPTIMIZERS, SCHEDULES, largest_difference
 from torch.distributed.algorithms.join import Join
@@ -261,11 +261,20 @@ def test_parameters_are_the_users():
         assert largest_difference(end, flat(model)) < 1e-6
 
 
-def test_parameters_that_get_another_layout_later_are_trained():
+@pytest.mark.parametrize(
+    "make_optimizer",
+    [
+        lambda ps: torch.optim.SGD(ps, lr=0.1),
+        # It reads parameters, gradients and states in the order in which they lie in memory.
+        lambda ps: torch.optim.SGD(ps, lr=0.1, fused=True),
+    ],
+    ids=["plain", "fused"],
+)
+def test_parameters_that_get_another_layout_later_are_trained(make_optimizer):
     """After two steps the matrices are transposed in memory, and the images channels_last."""
 
     def train(model, ranks):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = make_optimizer(model.parameters())
         for step in range(5):
             if step == 2:
                 for p in model.parameters():
@@ -289,6 +298,59 @@ def test_parameters_that_get_another_layout_later_are_trained():
     nets = [make() for _ in range(2)]
     expected = train(make(), range(2))
     for end in gs.run_threads(2, lambda: train(DistributedDataParallel(nets[rank()]), [rank()])):
+        assert largest_difference(end, expected) < 1e-6
+
+
+@pytest.mark.parametrize("when", [0, 2])
+@pytest.mark.parametrize("options", [{}, {"algorithm": "gossip", "topology": "ring"}], ids=str)
+@pytest.mark.filterwarnings("ignore:parameters were written")
+def test_a_parameter_may_become_its_own_transpose(options, when):
+    """The transposed view begins at the address of the parameter."""
+
+    def train(wrap):
+        torch.manual_seed(1)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 3))
+        model = wrap(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            if step == when:
+                net[0].weight.data = net[0].weight.data.t()
+            optimizer.zero_grad()
+            mean_loss(model, [0], step).backward()
+            optimizer.step()
+        if wrap is not plain:
+            model.finish()
+        return flat(net).clone()
+
+    def plain(net):
+        return net
+
+    end = alone(lambda: train(lambda net: DistributedDataParallel(net, **options)))
+    assert largest_difference(end, train(plain)) < 1e-6
+
+
+def test_models_may_share_the_memory_of_a_parameter():
+    """After two steps both optimizers update the one memory, as without the drop-in."""
+
+    def train(nets, models, ranks):
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        for step in range(5):
+            if step == 2:
+                nets[1][0].weight.data = nets[0][0].weight.data
+            for model, optimizer in zip(models, optimizers, strict=True):
+                optimizer.zero_grad()
+                mean_loss(model, ranks, step).backward()
+                optimizer.step()
+        assert nets[0][0].weight.data_ptr() == nets[1][0].weight.data_ptr()
+        return torch.cat([flat(net) for net in nets])
+
+    def work():
+        nets = [make_mlp(), make_mlp()]
+        return train(nets, [DistributedDataParallel(net) for net in nets], [rank()])
+
+    nets = [make_mlp(), make_mlp()]
+    expected = train(nets, nets, range(2))
+    for end in gs.run_threads(2, work):
         assert largest_difference(end, expected) < 1e-6
 
 

@@ -6,7 +6,7 @@ import functools
 import math
 import types
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -87,13 +87,25 @@ def _watch_pytorch() -> None:
 
     Its parameters may be those of the module, which knows no wrapper. The part of it that is
     replaced is looked up at every call, so that it does not matter who has imported the function.
-    PyTorch has this part since 2.6.
     """
     name = "_clip_grads_with_norm_"
-    clip = getattr(clip_grad, name, None)
-    if clip is None or hasattr(clip, "warns_of_used_gradients"):
-        return
+    if not hasattr(clip_grad, name):
+        return _watch_old_pytorch()
+    clip = getattr(clip_grad, name)
+    if not hasattr(clip, "warns_of_used_gradients"):
+        setattr(clip_grad, name, _with_look(clip))
 
+
+def _watch_old_pytorch() -> None:
+    """Replace the function that a decorator has put into clip_grad_norm_(), before PyTorch 2.6."""
+    whole: Any = clip_grad.clip_grad_norm_
+    wrapped = getattr(whole, "__wrapped__", whole)
+    for cell in whole.__closure__ or ():
+        if cell.cell_contents is wrapped:
+            cell.cell_contents = _with_look(wrapped)
+
+
+def _with_look(clip: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(clip)
     def clip_and_look(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
@@ -101,7 +113,7 @@ def _watch_pytorch() -> None:
         return clip(given, *args, **kwargs)
 
     clip_and_look.warns_of_used_gradients = True  # type: ignore[attr-defined]
-    setattr(clip_grad, name, clip_and_look)
+    return clip_and_look
 
 
 def _warn_of_used_gradients(parameters: Iterable[torch.Tensor]) -> None:

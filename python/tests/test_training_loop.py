@@ -295,10 +295,6 @@ def test_clipping_by_pytorch_is_warned_of_once():
     alone(train)
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.nn.utils.clip_grad, "_clip_grads_with_norm_"),
-    reason="this PyTorch clips in one function, which nobody can watch",
-)
 @pytest.mark.parametrize(
     "given",
     [

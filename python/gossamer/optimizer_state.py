@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -12,7 +14,7 @@ from . import _core
 from .optimizers import Rule, StateNames, state_names
 from .parameters import EngineParameters
 
-__all__ = ["OptimizerState", "keep_float32"]
+__all__ = ["OptimizerState", "forget_float32", "keep_float32"]
 
 
 class OptimizerState:
@@ -47,8 +49,9 @@ class OptimizerState:
         self._generation = -1
         self._live_engine: Callable[[], _core.Engine | None] = _no_engine
         self._is_attached = False
-        self._given: Mapping[str, Any] | None = None
-        self._handles = _register_hooks(self)
+        self._handle = _register_hook(self)
+        keep_float32(optimizer)
+        _has_masters.add(optimizer)
 
     def follow(self, live_engine: Callable[[], _core.Engine | None]) -> None:
         """Ask `live_engine` for the engine when the state is read; None: the engine is gone."""
@@ -129,10 +132,10 @@ class OptimizerState:
     def release(self) -> None:
         """Leave the states to the optimizer, when the engine ends."""
         self._clear_accumulators()
-        for handle in self._handles:
-            handle.remove()
+        self._handle.remove()
+        _has_masters.discard(self._optimizer)
 
-    # What hooks of the optimizer call.
+    # What a hook of the optimizer calls.
 
     def before_state_dict(self) -> None:
         """Show the engine's states of this moment to who asks for a state dict."""
@@ -143,16 +146,6 @@ class OptimizerState:
             engine.metrics()  # Waits until it is known whether the last step has counted.
             self.give_out(engine, is_asked_for=True)
         self._clear_accumulators()
-
-    def before_load(self, given: Mapping[str, Any]) -> None:
-        """Keep what will be loaded, because PyTorch rounds it to the parameters' type."""
-        self._given = given if torch.bfloat16 in {p.dtype for p in self._trained.tensors} else None
-
-    def after_load(self) -> None:
-        """Put back what PyTorch has rounded."""
-        given, self._given = self._given, None
-        if given is not None:
-            keep_float32(self._optimizer, given)
 
     # The engine's side.
 
@@ -246,45 +239,92 @@ class OptimizerState:
         return list(map(id, self._values())) != list(map(id, self._seen))
 
 
-def keep_float32(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> None:
-    """Put back the float32 states of bfloat16 parameters, which PyTorch has rounded to their type.
+class _Rounded(NamedTuple):
+    """A float32 state of a bfloat16 parameter that PyTorch has rounded to the parameter's type."""
+
+    entry: dict[str, Any]
+    """The parameter's states."""
+    name: str
+    given: torch.Tensor
+    loaded: torch.Tensor
+    """What PyTorch has made of `given`."""
+    version: int
+    """The version of `loaded` before anybody has written it."""
+
+
+# Kept until a wrapper takes them, because the wrapper may be made after its optimizer has loaded.
+_rounded: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[_Rounded]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+# Optimizers whose work the engine does, on float32 master copies.
+_has_masters: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+
+def keep_float32(optimizer: torch.optim.Optimizer) -> None:
+    """Put back what PyTorch has rounded when the optimizer loaded states, if that is still there.
 
     Parameters
     ----------
     optimizer
-        The optimizer, which has loaded `given`.
-    given
-        What ``optimizer.state_dict()`` has returned.
+        An optimizer that updates float32 master copies.
     """
+    for state in _rounded.pop(optimizer, ()):
+        if state.entry.get(state.name) is state.loaded and state.loaded._version == state.version:
+            state.entry[state.name] = state.given.to(state.loaded.device)
+
+
+def forget_float32(optimizer: torch.optim.Optimizer) -> None:
+    """Free what keep_float32() would put back."""
+    _rounded.pop(optimizer, None)
+
+
+def _note_rounded(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> None:
+    """Note what PyTorch has rounded when the optimizer has loaded `given`."""
     ids = [i for group in given["param_groups"] for i in group["params"]]
     every = [p for group in optimizer.param_groups for p in group["params"]]
+    found = []
     for i, p in zip(ids, every, strict=True):
-        if p.dtype != torch.bfloat16 or i not in given["state"]:
-            continue
-        for name, value in given["state"][i].items():
-            if name != "step" and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
-                optimizer.state[p][name] = value.to(p.device)
+        entry = optimizer.state.get(p, {}) if p.dtype == torch.bfloat16 else {}
+        for name, loaded in entry.items():
+            value = given["state"].get(i, {}).get(name)
+            if _is_of(torch.float32, value) and _is_of(torch.bfloat16, loaded):
+                found.append(_Rounded(entry, name, value, loaded, loaded._version))
+    _rounded.pop(optimizer, None)
+    if found:
+        _rounded[optimizer] = found
+
+
+def _is_of(dtype: torch.dtype, value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == dtype
+
+
+def _watch_loads() -> None:
+    """Have every optimizer note what PyTorch rounds in loading, for which PyTorch has no hook."""
+    load = torch.optim.Optimizer.load_state_dict
+
+    @functools.wraps(load)
+    def load_and_note(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
+        load(optimizer, state_dict)  # type: ignore[arg-type]
+        _note_rounded(optimizer, state_dict)
+        if optimizer in _has_masters:
+            keep_float32(optimizer)
+
+    torch.optim.Optimizer.load_state_dict = load_and_note  # type: ignore[assignment, method-assign]
+
+
+_watch_loads()
 
 
 def _no_engine() -> None:
     """Stand for an engine that is gone."""
 
 
-def _register_hooks(state: OptimizerState) -> list[Any]:
+def _register_hook(state: OptimizerState) -> Any:
     """Have the optimizer call the object, which it keeps alive."""
 
     def before_state_dict(optimizer: torch.optim.Optimizer) -> None:
         state.before_state_dict()
 
-    def before_load(optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> None:
-        state.before_load(given)
-
-    def after_load(optimizer: torch.optim.Optimizer) -> None:
-        state.after_load()
-
-    optimizer = state._optimizer
-    return [
-        optimizer.register_state_dict_pre_hook(before_state_dict),
-        optimizer.register_load_state_dict_pre_hook(before_load),
-        optimizer.register_load_state_dict_post_hook(after_load),
-    ]
+    return state._optimizer.register_state_dict_pre_hook(before_state_dict)

@@ -19,6 +19,7 @@ from .devices import current_stream, engine_gpu
 from .distributed import owners_of
 from .groups import WrappedOptimizer
 from .hooks import GradientHook, PassCounts, refuse_wrapped
+from .optimizer_state import keep_float32
 from .parameters import EngineParameters
 
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ class EngineSteps(torch.nn.Module):
         self._places = {id(p): i for i, p in enumerate(tensors)}
         self._made_on = [0] * len(tensors)
         self._is_offered = bytearray(len(tensors))
-        self._comes_late = bytearray(late.get(id(p), 0) for p in tensors)
         self._laid_out: list[torch.Tensor] = []
         """Whose gradients of this step have got the layout that the engine wants."""
+        self._comes_late = bytearray(late.get(id(p), 0) for p in tensors)
         self._handles += [
             p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 GradientHook(self, is_first=p is tensors[0])
@@ -254,8 +255,8 @@ class EngineSteps(torch.nn.Module):
         self._updated(len(self._buckets))
         self._num_done = 0
         self._is_offered = bytearray(len(self._trained.tensors))
-        self._follow_moves()
         self._return_layouts()
+        self._follow_moves()
         self._trained.note_versions()
         self._is_broken = False
         self._engine.record("backward", self._backward_ns)
@@ -344,12 +345,11 @@ class EngineSteps(torch.nn.Module):
                 "gradients"
             )
         # The parameter itself has another layout where the user has moved it, as under allreduce.
-        strides = self._trained.strides[i]
         self._laid_out.append(p)
+        strides = self._trained.strides[i]
         p.grad = torch.empty_strided(p.shape, strides, dtype=p.dtype, device=p.device).copy_(grad)
         return p.grad
 
-    def _updated(self, num_done: int) -> None:
     def _return_layouts(self) -> None:
         """Give gradients the layout of their parameters again, on which fused optimizers rely."""
         for p in self._laid_out:
@@ -357,6 +357,7 @@ class EngineSteps(torch.nn.Module):
                 p.grad = torch.empty_like(p).copy_(p.grad)
         self._laid_out.clear()
 
+    def _updated(self, num_done: int) -> None:
         changed = [i for bucket in self._buckets[self._num_done : num_done] for i in bucket]
         self._num_done = num_done
         if self._on_gpu:
@@ -389,6 +390,7 @@ class EngineSteps(torch.nn.Module):
 
     def _masters(self) -> contextlib.AbstractContextManager[None]:
         """Have parameters be what an optimizer that runs in Python updates."""
+        keep_float32(self._optimizer.optimizer)
         return self._trained.as_masters(self._optimizer.optimizer)
 
     def _has_loaded(self) -> None:

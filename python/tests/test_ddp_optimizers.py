@@ -571,6 +571,52 @@ def test_gossip_keeps_loaded_states_of_bfloat16_parameters_in_float32():
     gs.run_threads(2, work)
 
 
+def without_gradient(model):
+    """Return a loss whose gradient is zero: a step multiplies Adam's first moment by 0.9."""
+    return 0 * model(batch(0, 0)[0].bfloat16()).float().sum()
+
+
+def loaded_before_wrapping(net):
+    """Return an optimizer that has loaded a first moment of 0.3, which bfloat16 has not."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.0)
+    without_gradient(net).backward()
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    for entry in saved["state"].values():
+        entry["exp_avg"] = torch.full_like(entry["exp_avg"], 0.3, dtype=torch.float32)
+    optimizer.load_state_dict(saved)
+    return optimizer
+
+
+def test_gossip_takes_over_float32_states_that_were_loaded_before_it_was_made():
+    def work():
+        net = make_mlp().bfloat16()
+        optimizer = loaded_before_wrapping(net)
+        model = DistributedDataParallel(net, **GOSSIP)
+        for _ in range(2):
+            without_gradient(model).backward()
+            optimizer.step()
+        for entry in optimizer.state.values():
+            torch.testing.assert_close(entry["exp_avg"], torch.full_like(entry["exp_avg"], 0.243))
+
+    gs.run_threads(2, work)
+
+
+def test_states_that_a_program_has_written_after_loading_stay():
+    def work():
+        net = make_mlp().bfloat16()
+        optimizer = loaded_before_wrapping(net)
+        for entry in optimizer.state.values():
+            entry["exp_avg"].fill_(0.5)
+        model = DistributedDataParallel(net, **GOSSIP)
+        without_gradient(model).backward()
+        optimizer.step()
+        for entry in optimizer.state.values():
+            torch.testing.assert_close(entry["exp_avg"], torch.full_like(entry["exp_avg"], 0.45))
+
+    gs.run_threads(1, work)
+
+
 def test_allreduce_loads_states_of_bfloat16_parameters_as_pytorch_does():
     def work():
         model = DistributedDataParallel(make_mlp().bfloat16())

@@ -189,6 +189,33 @@ def test_a_state_of_bfloat16_parameters_keeps_the_masters_precision():
     alone(work)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.NAdam], ids=["engine", "Python"])
+@pytest.mark.parametrize("when", ["before wrapping", "while wrapped"])
+def test_loaded_states_of_bfloat16_parameters_are_not_rounded(kind, when):
+    """Without a gradient, a step multiplies the first moment by 0.9. bfloat16 has no 0.3."""
+
+    def work():
+        net = make_mlp().bfloat16()
+        x = torch.ones(4, 8, dtype=torch.bfloat16)
+        optimizer = kind(net.parameters(), lr=0.0)
+        (0 * net(x).sum()).backward()
+        optimizer.step()
+        saved = copy.deepcopy(optimizer.state_dict())
+        for entry in saved["state"].values():
+            entry["exp_avg"] = torch.full_like(entry["exp_avg"], 0.3, dtype=torch.float32)
+        if when == "before wrapping":
+            optimizer.load_state_dict(saved)
+        model = gs.DecentralizedDataParallel(net, optimizer)
+        if when == "while wrapped":
+            optimizer.load_state_dict(saved)
+        (0 * model(x).sum()).backward()
+        for p in net.parameters():
+            found = optimizer.state[p]["exp_avg"]
+            torch.testing.assert_close(found, torch.full_like(p, 0.27, dtype=torch.float32))
+
+    alone(work)
+
+
 class Unused(torch.nn.Module):
     """A model whose second part may be left out, and whose third is frozen."""
 

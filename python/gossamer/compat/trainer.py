@@ -20,7 +20,7 @@ from ..autograd import increment_versions
 from ..checks import compare_modules, share_tensors
 from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session
-from ..optimizer_state import keep_float32
+from ..optimizer_state import forget_float32, keep_float32
 from .user_optimizers import LaterParameters, NoUpdate, UserOptimizer, without_parameters
 
 
@@ -167,11 +167,13 @@ class Trainer(DecentralizedDataParallel):
         """
         if self._sums_gradients:
             self._check_gradients(optimizer)
+            forget_float32(optimizer)
             return None
         params = [p for group in optimizer.param_groups for p in group["params"]]
         if self.lacks(params):
             self._check_others(params)
             return self.renew().before_step(optimizer, args, kwargs)
+        keep_float32(optimizer)
         self._optimizer = self._own_of(optimizer)
         return (without_parameters(optimizer), *args[1:]), kwargs
 
@@ -247,10 +249,10 @@ class Trainer(DecentralizedDataParallel):
         self._nonfinite = ""
         self._num_left_out += 1
 
-    def after_load(self, optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> None:
+    def after_load(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep states in float32 where the optimizer updates float32 master copies."""
         if not self._sums_gradients:
-            keep_float32(optimizer, given)
+            keep_float32(optimizer)
 
     # The steps of the engine.
 
@@ -380,6 +382,6 @@ def _keep_loaded_states() -> None:
         load(optimizer, state_dict)  # type: ignore[arg-type]
         trainer = _trainer_of(optimizer)
         if trainer is not None:
-            trainer.after_load(optimizer, state_dict)
+            trainer.after_load(optimizer)
 
     torch.optim.Optimizer.load_state_dict = load_and_tell  # type: ignore[assignment, method-assign]

@@ -154,18 +154,27 @@ class EngineParameters:
                     f"parameter {self.names[i]} has been exchanged for another tensor since the "
                     f"module was wrapped, as swap_tensors() does, {_ALLOWED}"
                 )
-        for parameters, key, i in self._places:
-            found = parameters.get(key)
-            # functional_call() puts other tensors there for the time of one call.
-            is_lent = isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter)
-            if found is self.tensors[i] or is_lent:
-                continue
+        for i, found in self._exchanged():
             if found is not None:
                 self._check_kind(i, found)
             raise _core.ConfigError(
                 f"parameter {self.names[i]} is no longer in its module, as after "
                 f"load_state_dict(assign=True), parametrize, weight_norm or pruning, {_ALLOWED}"
             )
+
+    def replaced(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Return pairs (name, parameter) of those in whose places others are now."""
+        left = [i for i, found in self._exchanged() if found is not None]
+        return [(self.names[i], self.tensors[i]) for i in left]
+
+    def _exchanged(self) -> Iterator[tuple[int, torch.nn.Parameter | None]]:
+        """Return which parameters have left their places, and what is there now."""
+        for parameters, key, i in self._places:
+            found = parameters.get(key)
+            # functional_call() puts other tensors there for the time of one call.
+            is_lent = isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter)
+            if found is not self.tensors[i] and not is_lent:
+                yield i, found
 
     def _check_kind(self, i: int, found: torch.Tensor) -> None:
         if found.dtype is not self._types[i]:

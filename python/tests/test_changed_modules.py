@@ -177,6 +177,53 @@ def test_what_the_optimizer_lacks_is_named_once():
     alone(work)
 
 
+def load_by_assigning(model):
+    model.load_state_dict({k: 0.5 * v for k, v in model.state_dict().items()}, assign=True)
+
+
+def test_all_reduce_refuses_an_optimizer_of_parameters_that_were_replaced():
+    def work():
+        net = make_mlp()
+        model = DistributedDataParallel(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            if step == 2:
+                load_by_assigning(net)
+            loss_of(model, rank(), step).backward()
+            if step < 2:
+                optimizer.step()
+        before = flat(net).clone()
+        with pytest.raises(
+            gs.ConfigError, match=r"names 0\.weight, 0\.bias, 2\.weight, 2\.bias: .*"
+        ):
+            optimizer.step()
+        assert torch.equal(flat(net), before)
+
+    gs.run_threads(2, work)
+
+
+def test_all_reduce_trains_parameters_that_were_replaced_with_a_new_optimizer():
+    def train(wrap):
+        net = make_mlp()
+        model = wrap(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(6):
+            if step in (2, 4):
+                load_by_assigning(net)
+                if step == 2:
+                    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                else:
+                    optimizer.add_param_group({"params": list(model.parameters())})
+            optimizer.zero_grad()
+            loss_of(model, 0, step).backward()
+            optimizer.step()
+        return flat(net).clone()
+
+    expected = train(lambda net: net)
+    for end in gs.run_threads(2, lambda: train(DistributedDataParallel)):
+        assert largest_difference(end, expected) < 5e-7
+
+
 @pytest.mark.parametrize("algorithm", ["allreduce", "gossip"])
 def test_the_drop_in_names_what_no_optimizer_gets_in_ten_steps(algorithm):
     def work():

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
 
 from .. import _core
 from ..autograd import increment_versions
+from ..changed_module import some
 from ..checks import compare_modules, share_tensors
 from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session
@@ -59,6 +60,8 @@ class Before(NamedTuple):
     turn: Turn
     later: LaterParameters
     sums: dict[str, float]
+    replaced: dict[int, str]
+    """By id, the names of parameters in whose places the module has got others."""
 
 
 class Trainer(DecentralizedDataParallel):
@@ -91,6 +94,7 @@ class Trainer(DecentralizedDataParallel):
         self._seen = own if before is None else before.seen | own
         # An optimizer may still have the parameters of a layer that has been replaced.
         self._gone = self._seen.keys() - own.keys()
+        self._replaced = {} if before is None else before.replaced
         self._own: list[UserOptimizer] = []
         self._watched_later: dict[int, torch.nn.Parameter] = {}
         self.renew: Callable[[], Trainer]
@@ -113,7 +117,8 @@ class Trainer(DecentralizedDataParallel):
 
     def passed_on(self) -> Before:
         """Return what a trainer needs that takes this one's place."""
-        return Before(self._seen, self.turn, self._later, self.metrics())
+        replaced = {id(p): name for name, p in self._trained.replaced()}
+        return Before(self._seen, self.turn, self._later, self.metrics(), self._replaced | replaced)
 
     def lacks(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
         """Return whether any is to be trained that was frozen, or not there, when this began."""
@@ -130,9 +135,11 @@ class Trainer(DecentralizedDataParallel):
                 self._watched_later[id(p)] = p
 
     @property
-    def parameters_trained(self) -> list[torch.nn.Parameter]:
-        """The parameters that the engine exchanges."""
-        return self._trained.tensors
+    def ids_watched(self) -> Iterator[int]:
+        """The ids of parameters whose optimizers tell the trainer of their steps."""
+        yield from map(id, self._trained.tensors)
+        yield from self._replaced
+        yield from self._watched_later
 
     @property
     def watches(self) -> bool:
@@ -147,9 +154,9 @@ class Trainer(DecentralizedDataParallel):
 
     def close(self, *, failed: bool) -> None:
         """End the engine's work; optimizers of these parameters step as without the drop-in."""
-        for p in [*self._trained.tensors, *self._watched_later.values()]:
-            if _trainers.get(id(p)) is self:
-                del _trainers[id(p)]
+        for i in self.ids_watched:
+            if _trainers.get(i) is self:
+                del _trainers[i]
         super().close(failed=failed)
 
     # An optimizer of the user's steps.
@@ -166,6 +173,7 @@ class Trainer(DecentralizedDataParallel):
             without parameters, so that only a closure is called.
         """
         if self._sums_gradients:
+            self._check_replaced(optimizer)
             self._check_gradients(optimizer)
             forget_float32(optimizer)
             return None
@@ -230,6 +238,22 @@ class Trainer(DecentralizedDataParallel):
             raise _core.ConfigError(
                 f"the optimizer has {others} parameters that are not of this model, allowed: an "
                 "optimizer for parameters of one model"
+            )
+
+    def _check_replaced(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that has a replaced parameter where nobody has the new one."""
+        if not self._replaced:
+            return
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        kept = {name for i, name in self._replaced.items() if i in own}
+        present = [(n, p) for n, p in self.module.named_parameters() if n in kept]
+        names = self._later.lacking(optimizer, present)
+        if names:
+            raise _core.ConfigError(
+                f"the optimizer has old parameters of the names {some(names)}: others have taken "
+                "their places in the module, as after load_state_dict(assign=True), and no "
+                "optimizer has these, allowed: load_state_dict() without assign, or a new "
+                f"optimizer, as {type(optimizer).__name__}(model.parameters())"
             )
 
     def _check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
@@ -317,8 +341,8 @@ _watches = False
 def watch_optimizers(trainer: Trainer) -> None:
     """Have the steps of every optimizer that has parameters of `trainer` tell the trainer."""
     global _watches
-    for p in trainer.parameters_trained:
-        _trainers[id(p)] = trainer
+    for i in trainer.ids_watched:
+        _trainers[i] = trainer
     if not _watches:
         register_optimizer_step_pre_hook(_before_step)
         register_optimizer_step_post_hook(_after_step)

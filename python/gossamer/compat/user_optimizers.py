@@ -82,6 +82,15 @@ class LaterParameters:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._num_lacking = 0
 
+    def lacking(
+        self, optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, torch.nn.Parameter]]
+    ) -> list[str]:
+        """Return the names of parameters that neither this optimizer nor one before it has."""
+        self._optimizers.add(optimizer)
+        groups = [group for known in self._optimizers for group in known.param_groups]
+        own = {id(p) for group in groups for p in group["params"]}
+        return [name for name, p in named if p.requires_grad and id(p) not in own]
+
     def has_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Note a step of an optimizer, and warn if it is time."""
         self._optimizers.add(optimizer)
@@ -92,9 +101,7 @@ class LaterParameters:
         ]
         if not later:
             return
-        groups = [group for known in self._optimizers for group in known.param_groups]
-        own = {id(p) for group in groups for p in group["params"]}
-        lacking = [name for name, p in later if id(p) not in own]
+        lacking = self.lacking(optimizer, later)
         self._num_lacking = self._num_lacking + 1 if lacking else 0
         if self._num_lacking == STEPS_BEFORE_WARNING:
             warn_of_untrained(lacking)

@@ -134,7 +134,7 @@ bool ByteStream::write_records(std::span<const std::byte> bytes, std::size_t& to
     if (result != 1) return can_go_on(result);
     total += written;
     bytes = bytes.subspan(written);
-    renew_key(written);
+    renew_key();
   }
   return true;
 }
@@ -157,9 +157,8 @@ bool ByteStream::can_go_on(int result) {
   throw ConnectionEnded(concat("TLS: ", text == nullptr ? "unknown error" : text));
 }
 
-void ByteStream::renew_key(std::size_t written) {
-  num_records_ += 1 + written / kRecordBytes;
-  if (num_records_ < kRecordsPerKey) return;
+void ByteStream::renew_key() {
+  if (++num_records_ < kRecordsPerKey) return;
   // Refused while a record is under way; the next call asks again.
   if (SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1) num_records_ = 0;
 }

@@ -75,6 +75,8 @@ class ByteStream {
   [[nodiscard]] TcpFigures figures() {
     return tcp_figures(socket_.native_handle()).value_or(TcpFigures());
   }
+  /// In TLS: the records that the present key has protected.
+  [[nodiscard]] std::uint64_t num_records() const { return num_records_; }
   /// The peer reads the end of the stream after what has been written.
   void end_writing();
   void close();
@@ -84,8 +86,9 @@ class ByteStream {
   bool write_records(std::span<const std::byte> bytes, std::size_t& total);
   /// Ends the call of TLS that has returned `result`. Returns whether it can go on later.
   bool can_go_on(int result);
-  /// Changes the key before it has protected more than it may (RFC 8446, section 5.5).
-  void renew_key(std::size_t written);
+  /// After every record: changes the key before it has protected more than it may (RFC 8446,
+  /// section 5.5).
+  void renew_key();
 
   asio::ip::tcp::socket socket_;
   /// Ends before the socket does.

@@ -151,7 +151,7 @@ class BlockPass {
                                         : static_cast<const OnePassOptimizer&>(*segment.optimizer);
   }
 
-  /// The same for a pass with work for the exchange.
+  /// The step of a part of a segment, and the work of the exchange on it.
   void step_with_exchange(const Segment& segment, PartRange whole) {
     const ExchangeWork& exchange = update_.intake.exchange;
     const Coding& coding = exchange.coding;
@@ -170,7 +170,7 @@ class BlockPass {
     });
   }
 
-  /// The step of a piece, with what its inboxes stand for.
+  /// The step of a piece. Its inboxes stand for what they hold: encoded values, or a sum to make.
   void step_with_mixed_in(const Segment& segment, PartRange part, MixedIn& mixed_in) {
     const ExchangeWork& exchange = update_.intake.exchange;
     if (exchange.coding.decodes) {

@@ -165,7 +165,7 @@ TEST(ListedOptions, AreThoseOfOptimizers) {
   for (const OptimizerEntry& entry : optimizer_table()) {
     expect_true_options({.name = entry.name,
                          .options = entry.options,
-                         .make = [&](const Options& given) { (void)entry.build(given); }});
+                         .make = [&](const Options& given) { (void)entry.make(given); }});
   }
 }
 

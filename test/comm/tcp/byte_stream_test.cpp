@@ -19,7 +19,8 @@ class Connection {
   TlsContext tls_{"the secret of the ranks", "run"};
 
  public:
-  Connection() : writer(connected(), &tls_, Role::kConnects), reader(accepted(), &tls_, Role::kAccepts) {
+  Connection()
+      : writer(connected(), &tls_, Role::kConnects), reader(accepted(), &tls_, Role::kAccepts) {
     bool is_over = false;
     while (!is_over) is_over = writer.shake_hands() & reader.shake_hands();
   }

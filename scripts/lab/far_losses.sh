@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/lab/far_losses.sh TEXT FOLDER
 #
-# Measures the tables "What it costs" of docs/guide/far_apart.md: what a small transformer loses when its workers exchange
+# Measures the tables "What it costs" of docs/measurements/far_apart.md: what a small transformer loses when its workers exchange
 # rarely, or little. TEXT is tinyshakespeare, or another text of 1.1 MB or more. Results come into FOLDER. Finished runs
 # are kept, so after a stop the same command goes on. Takes about thirteen hours on two cores. Needs
 # build/release/gossamer.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/lab/far_steps.sh TEXT [PATTERN]
 #
-# Measures the tables "Steps on far hosts" and "Uneven hosts" of docs/guide/far_apart.md on four hosts, which share this
+# Measures the tables "Steps on far hosts" and "Uneven hosts" of docs/measurements/far_apart.md on four hosts, which share this
 # machine's processors. Prints a JSON line for each cell. Takes about an hour, and nothing else should run. TEXT is
 # any text of 100 kB or more. PATTERN, an extended regular expression, measures only the exchanges whose name it
 # matches, as '^muon'. Needs build/release/gossamer and what scripts/hosts.sh needs.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/lab/far_table.sh [--rate RATE]
 #
-# Measures the table "Far hosts" of docs/guide/network.md: exchanges and sums between two far hosts, for round trips of 10, 50
+# Measures the table "Far hosts" of docs/measurements/network.md: exchanges and sums between two far hosts, for round trips of 10, 50
 # and 150 ms, losses of 0, 0.1 and 1 %, and 1, 4, 16 and as many connections as the backend `tcp` finds out, beside gloo.
 # Prints a JSON line for each, with bytes per second and seconds. RATE is that of every host (200mbit when not given).
 # Takes about half an hour. Needs build/release/gossamer, and build/peers (scripts/lab/compare_peers.sh makes it; PEER_PYTHON

@@ -29,6 +29,7 @@ model: {name: mlp, hidden: 16}
 data: {name: glyphs, train_size: 256, val_size: 64, batch_size: 8}
 log: {every: 70, eval_every: 2000, level: warning}
 """
+K_SHORT_RUN = K_RUN.replace("steps: 6000", "steps: 2000")
 
 
 class Checkpoints(CliCase):
@@ -89,7 +90,7 @@ class Checkpoints(CliCase):
 
     @needs_mpi
     def test_of_a_preempted_job_are_continued_under_mpirun(self):
-        self.write("run.yaml", K_RUN)
+        self.write("run.yaml", K_SHORT_RUN)
         self.mpirun(3, "train", "run.yaml", "run.output_dir=whole")
         job = self.start([cli_case.K_MPIEXEC, "-n", "3", self.program, "train", "run.yaml"])
         pids = {rank: pid for pid, rank in processes_of(self.folder.resolve()).items()}
@@ -102,7 +103,7 @@ class Checkpoints(CliCase):
 
     def test_let_a_slurm_job_submit_itself_again(self):
         """A fake scheduler: srun ends the first job with SIGTERM, scontrol notes its arguments."""
-        self.write("run.yaml", K_RUN)
+        self.write("run.yaml", K_SHORT_RUN)
         self.gossamer("train", "run.yaml", "run.output_dir=whole")
         bin_folder = self.folder / "bin"
         bin_folder.mkdir()

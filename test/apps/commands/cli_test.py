@@ -294,19 +294,12 @@ class Train(TrainCase):
     def test_runs_on_one_thread(self):
         self.check_runs(1, mpi=False)
 
-    def test_runs_on_two_threads(self):
-        self.check_runs(2, mpi=False)
-
     def test_runs_on_three_threads(self):
         self.check_runs(3, mpi=False)
 
     @needs_mpi
     def test_runs_on_one_process(self):
         self.check_runs(1, mpi=True)
-
-    @needs_mpi
-    def test_runs_on_two_processes(self):
-        self.check_runs(2, mpi=True)
 
     @needs_mpi
     def test_runs_on_three_processes(self):

@@ -28,7 +28,7 @@ Communicator* Communicator::find_part(std::string_view use, const std::vector<in
   return found == parts->second.end() ? nullptr : found->second.get();
 }
 
-Communicator& Communicator::twin(std::string_view use) {
+Communicator& Communicator::duplicate(std::string_view use) {
   std::vector<int> everyone(static_cast<std::size_t>(size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   make_parts(use, {everyone});

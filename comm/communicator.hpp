@@ -17,10 +17,10 @@
 // operations of the same communicator may have to wait for it as well. So two chains that must not
 // wait for each other's last links need different communicators for these links.
 //
-// Letters, send() and receive(), are apart from this order: a letter waits for no other operation,
-// and no other operation waits for a letter. So two ranks may send letters although neither knows
-// when the other one looks for them. The timeout counts only the time in which a thread waits for
-// the letter's request.
+// Tagged messages, send() and receive(), are apart from this order: a tagged message waits for no
+// other operation, and no other operation waits for a tagged message. So two ranks may send tagged
+// messages although neither knows when the other one looks for them. The timeout counts only the
+// time in which a thread waits for the tagged message's request.
 //
 // Work on the blocks before and between operations goes to stream(). An operation waits for such
 // work through an event (OpContext::ready, or the event that prepare() returns).
@@ -162,11 +162,13 @@ class Communicator {
   /// same time. Every peer must receive the message by an operation of its own, in the same order.
   virtual Request exchange_with_neighbors(ConstBlock send, std::vector<int> peers,
                                           std::vector<Incoming> incoming, OpContext context) = 0;
-  /// Sends `letter` to `peer`, which takes it by receive(). The letters from one member to another
-  /// that have the same `tag`, 0 to kNumTags - 1, arrive in the order in which they were sent.
-  virtual Request send(int peer, int tag, ConstBlock letter, OpContext context) = 0;
-  /// Receives the next letter from `peer` with this tag. It has as many elements as `letter`.
-  virtual Request receive(int peer, int tag, Block letter, OpContext context) = 0;
+  /// Sends `message` to `peer`, which takes it by receive(). The tagged messages from one member to
+  /// another that have the same `tag`, 0 to kNumTags - 1, arrive in the order in which they were
+  /// sent.
+  virtual Request send(int peer, int tag, ConstBlock message, OpContext context) = 0;
+  /// Receives the next tagged message from `peer` with this tag. It has as many elements as
+  /// `message`.
+  virtual Request receive(int peer, int tag, Block message, OpContext context) = 0;
   static constexpr int kNumTags = 8;
   /// receive = sum of all members' `send`, self included; float32, float64 or int64.
   virtual Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) = 0;
@@ -207,7 +209,7 @@ class Communicator {
   /// The part that make_parts() has made; null if this member is not in it, or if there is none.
   [[nodiscard]] Communicator* find_part(std::string_view use, const std::vector<int>& group) const;
   /// Collective. The part of all members.
-  Communicator& twin(std::string_view use);
+  Communicator& duplicate(std::string_view use);
   /// The number of parts that this member is in.
   [[nodiscard]] std::int64_t num_parts() const;
   /// The membership of ranks that may be lost while the others go on; operations then fail with

@@ -33,11 +33,11 @@ class ForwardingCommunicator : public Communicator, protected SharedMemory, prot
     return inner_->exchange_with_neighbors(send, std::move(peers), std::move(incoming),
                                            std::move(context));
   }
-  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
-    return inner_->send(peer, tag, letter, std::move(context));
+  Request send(int peer, int tag, ConstBlock message, OpContext context) override {
+    return inner_->send(peer, tag, message, std::move(context));
   }
-  Request receive(int peer, int tag, Block letter, OpContext context) override {
-    return inner_->receive(peer, tag, letter, std::move(context));
+  Request receive(int peer, int tag, Block message, OpContext context) override {
+    return inner_->receive(peer, tag, message, std::move(context));
   }
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     return inner_->all_reduce_sum(send, receive, std::move(context));

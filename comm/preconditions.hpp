@@ -44,7 +44,7 @@ inline void require_on_host(const char* operation, const ConstBlock& block) {
   throw std::logic_error(concat(operation, ": the block must lie in host memory"));
 }
 
-inline void require_letter(const char* operation, int peer, int tag, int rank, int size) {
+inline void require_tagged(const char* operation, int peer, int tag, int rank, int size) {
   require_peer(operation, peer, rank, size);
   if (tag >= 0 && tag < Communicator::kNumTags) return;
   throw std::logic_error(

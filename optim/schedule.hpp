@@ -1,6 +1,6 @@
 #pragma once
 // A schedule gives the learning rate as a function of the number of completed steps. Schedules are
-// thread safe, and all but ToldSchedule are immutable.
+// thread safe, and all but ExternalSchedule are immutable.
 
 #include <atomic>
 #include <cstdint>
@@ -17,9 +17,9 @@ class Schedule {
 
 /// The rate that the caller gives before every step, such as a schedule of a Python program.
 /// Knows nothing of other steps. Thread safe.
-class ToldSchedule : public Schedule {
+class ExternalSchedule : public Schedule {
  public:
-  explicit ToldSchedule(double lr = 0.0) : lr_(lr) {}
+  explicit ExternalSchedule(double lr = 0.0) : lr_(lr) {}
   void tell(double lr) { lr_.store(lr); }
   [[nodiscard]] double lr(std::int64_t /*completed_steps*/) const override { return lr_.load(); }
 

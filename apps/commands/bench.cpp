@@ -134,7 +134,7 @@ int bench_step(StepArguments& arguments) {
   if (const auto code = run_processes(start)) return *code;
   at::set_num_threads(arguments.options.threads);
   const auto body = [&](Communicator& communicator, const World& world) {
-    return leaving_together(world, [&] {
+    return exit_together(world, [&] {
       const auto lines = run_step_bench(communicator, world, arguments.options);
       if (world.rank == 0) {
         for (const std::string& line : lines) std::cout << line << std::endl;

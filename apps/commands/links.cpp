@@ -94,7 +94,7 @@ int bench_links(LinksArguments& arguments) {
   const Start start = plan_ranks(arguments.ranks);
   if (const auto code = run_processes(start)) return *code;
   const auto body = [&](Communicator& communicator, const World& world) {
-    return leaving_together(world, [&] {
+    return exit_together(world, [&] {
       LinkBenchOptions options = arguments.options;
       options.backend = start.is_rank ? "tcp" : arguments.ranks.launch.backend;
       if (arguments.ranks.launch.options.node_size == 0) require_regular_hosts(communicator, world);
@@ -105,7 +105,7 @@ int bench_links(LinksArguments& arguments) {
       }
       const LinkFigures figures = run_link_bench(communicator, world, options);
       const nlohmann::ordered_json json = to_json(figures);
-      jointly(communicator, [&] {
+      all_or_none(communicator, [&] {
         if (world.rank == 0 && !arguments.output.empty()) {
           write_output("--output", arguments.output, json.dump(2) + "\n");
         }

@@ -145,7 +145,7 @@ int replay_case(ReplayArguments arguments) {
     config.options.node_size = recorded.local_world_size;
   }
   const auto body = [&](Communicator& communicator) {
-    jointly(communicator, [&] {
+    all_or_none(communicator, [&] {
       if (failure) std::rethrow_exception(failure);
       return true;
     });
@@ -164,7 +164,7 @@ int replay_case(ReplayArguments arguments) {
                                                                        : ExitCode::kCheckFailed);
   };
   return launch_as(start, config, [&](Communicator& communicator, const World& world) {
-    return leaving_together(world, [&] { return body(communicator); });
+    return exit_together(world, [&] { return body(communicator); });
   });
 }
 

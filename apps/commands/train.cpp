@@ -156,10 +156,10 @@ class TrainRun {
 
   /// The work of every rank.
   int operator()(Communicator& communicator, const World& world) {
-    return leaving_together(world, [&] {
+    return exit_together(world, [&] {
       if (start_.joins) {
         // The others go on where this rank cannot.
-        apart([&] { join(communicator, world); });
+        rank_local([&] { join(communicator, world); });
       } else {
         run(communicator, world);
       }
@@ -198,7 +198,7 @@ class TrainRun {
     // Ranks may be lost before the first step.
     const bool has_changed =
         communicator.is_elastic() && communicator.elastic()->membership().epoch > 0;
-    RunConfig config = jointly(communicator, [&] {
+    RunConfig config = all_or_none(communicator, [&] {
       RunConfig read = read_config(world, has_changed);
       // Before anything that takes long.
       if (world.rank == 0 && !arguments_.dry_run && arguments_.resume.empty()) {
@@ -216,7 +216,7 @@ class TrainRun {
     std::vector<std::string> faults;
     std::string checkpoint;
     if (!arguments_.dry_run && !arguments_.resume.empty()) {
-      checkpoint = jointly_slow(communicator, [&] {
+      checkpoint = all_or_none_slow(communicator, [&] {
         return world.rank == 0 ? find_checkpoint(config, world, logger, faults) : "";
       });
       checkpoint = communicator.all_gather(checkpoint).front();
@@ -237,13 +237,13 @@ class TrainRun {
                                   .faults = faults,
                                   .resume_command = command_of_start()});
     if (arguments_.dry_run) {
-      const double loss = apart([&] { return trainer.train_step().item<double>(); });
+      const double loss = rank_local([&] { return trainer.train_step().item<double>(); });
       if (world.rank == 0) print_dry_run(config, trainer, loss);
       trainer.close();
       return;
     }
     const Json environment = describe_environment(communicator, world, arguments_.versions);
-    auto folder = jointly_slow(communicator, [&]() -> std::unique_ptr<RunFolder> {
+    auto folder = all_or_none_slow(communicator, [&]() -> std::unique_ptr<RunFolder> {
       if (world.rank != 0) return nullptr;
       return std::make_unique<RunFolder>(
           config.output_dir, config.resolved,

@@ -21,7 +21,7 @@ namespace {
 
 /// Under mpirun a process that leaves without MPI takes the others down, perhaps before anybody has
 /// said why. So everybody starts, one rank speaks, and all leave together. When `error` belongs to
-/// one rank alone, the others are in their first jointly(), and learn of it there.
+/// one rank alone, the others are in their first all_or_none(), and learn of it there.
 int leave_together(const std::string& to_stdout, std::string error, ExitCode code) {
   while (error.ends_with('\n')) error.pop_back();
   error = visible(error);
@@ -30,8 +30,8 @@ int leave_together(const std::string& to_stdout, std::string error, ExitCode cod
     return static_cast<int>(code);
   }
   const auto leave = [&](Communicator& communicator, const World& world) {
-    return leaving_together(world, [&] {
-      jointly(communicator, [&] {
+    return exit_together(world, [&] {
+      all_or_none(communicator, [&] {
         if (code != ExitCode::kDone) throw JointFailure(error, code);
         return true;
       });

@@ -70,7 +70,7 @@ void agree_on_end(Communicator& communicator, const std::shared_future<void>& wo
   }
 }
 
-int leaving_together(const World& world, const std::function<int()>& body) {
+int exit_together(const World& world, const std::function<int()>& body) {
   const auto leave = [&world](const std::string& text, ExitCode code) {
     if (world.rank == 0) std::cerr << visible(text) << std::endl;
     return static_cast<int>(code);
@@ -79,7 +79,7 @@ int leaving_together(const World& world, const std::function<int()>& body) {
     return body();
   } catch (const JointFailure& failure) {
     return leave(failure.what(), failure.code());
-  } catch (const LoneError&) {
+  } catch (const RankLocalError&) {
     throw;
   } catch (const ConfigError& error) {
     return leave(error.what(), ExitCode::kConfig);

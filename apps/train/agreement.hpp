@@ -46,7 +46,7 @@ void agree_on_end(Communicator& communicator, const std::shared_future<void>& wo
 /// rank, every rank throws JointFailure. Only for quick work: a rank that waits longer than
 /// comm.timeout_s for the others gives up.
 template <class Work>
-auto jointly(Communicator& communicator, const Work& work) {
+auto all_or_none(Communicator& communicator, const Work& work) {
   std::optional<decltype(work())> result;
   try {
     result.emplace(work());
@@ -58,10 +58,10 @@ auto jointly(Communicator& communicator, const Work& work) {
   return std::move(*result);
 }
 
-/// Collective. Like jointly(), but `work` may take any time, for example on a slow disk. It runs on
-/// a thread of its own.
+/// Collective. Like all_or_none(), but `work` may take any time, for example on a slow disk. It
+/// runs on a thread of its own.
 template <class Work>
-auto jointly_slow(Communicator& communicator, const Work& work) {
+auto all_or_none_slow(Communicator& communicator, const Work& work) {
   std::optional<decltype(work())> result;
   agree_on_end(communicator,
                std::async(std::launch::async, [&] { result.emplace(work()); }).share());
@@ -69,25 +69,27 @@ auto jointly_slow(Communicator& communicator, const Work& work) {
 }
 
 /// A ConfigError that this rank may have alone: a model's own code has refused the rank's batch.
-class LoneError : public ConfigError {
+class RankLocalError : public ConfigError {
  public:
   using ConfigError::ConfigError;
 };
 
-/// Runs `work`, in which ranks compute on values of their own. A ConfigError becomes a LoneError.
+/// Runs `work`, in which ranks compute on values of their own. A ConfigError becomes a
+/// RankLocalError.
 template <class Work>
-auto apart(const Work& work) {
+auto rank_local(const Work& work) {
   try {
     return work();
   } catch (const ConfigError& error) {
-    throw LoneError(error.what());
+    throw RankLocalError(error.what());
   }
 }
 
 /// Runs one rank's `body`, which returns an exit code. A JointFailure occurs on all ranks together,
-/// and so does a ConfigError outside apart(), because all ranks compare or read the same values.
-/// For these two errors rank 0 prints the message, every rank returns the exit code, and all ranks
-/// leave in the ordinary way. Other errors pass through, and end the job at once (launch()).
-int leaving_together(const World& world, const std::function<int()>& body);
+/// and so does a ConfigError outside rank_local(), because all ranks compare or read the same
+/// values. For these two errors rank 0 prints the message, every rank returns the exit code, and
+/// all ranks leave in the ordinary way. Other errors pass through, and end the job at once
+/// (launch()).
+int exit_together(const World& world, const std::function<int()>& body);
 
 }  // namespace gossamer::apps

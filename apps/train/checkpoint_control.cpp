@@ -26,7 +26,7 @@ CheckpointControl::CheckpointControl(const RunConfig& config, const TrainingSetu
 void CheckpointControl::open(const std::vector<std::int64_t>& members) {
   const bool meets = setup_.stop != nullptr || !steps_.in_step();
   if (!meets) return;
-  meetings_.emplace(setup_.communicator);
+  control_.emplace(setup_.communicator);
   if (!setup_.saves_checkpoints) return;
   checkpointer_.emplace(Checkpointer::Setup{.communicator = setup_.communicator,
                                             .world = setup_.world,
@@ -39,7 +39,7 @@ void CheckpointControl::open(const std::vector<std::int64_t>& members) {
 }
 
 void CheckpointControl::close_world() {
-  meetings_.reset();
+  control_.reset();
   if (checkpointer_) {
     owes_checkpoint_ = owes_checkpoint_ || checkpointer_->under_way();
     history_ = checkpointer_->give_up();
@@ -111,7 +111,7 @@ void CheckpointControl::finish() {
   end_if_failed();
 }
 
-Meetings::News CheckpointControl::own_news() {
+ControlSync::Status CheckpointControl::own_status() {
   const int caught = setup_.stop != nullptr ? setup_.stop->caught() : 0;
   const bool saves = checkpointer_.has_value();
   const bool writes = saves && checkpointer_->under_way();
@@ -133,57 +133,57 @@ Meetings::News CheckpointControl::own_news() {
 }
 
 void CheckpointControl::meet() {
-  if (!meetings_ || !meetings_->is_due(steps_.run())) return;
-  const auto news = meetings_->meet(steps_.run(), own_news());
-  if (news) act_upon(*news);
+  if (!control_ || !control_->is_due(steps_.run())) return;
+  const auto status = control_->meet(steps_.run(), own_status());
+  if (status) act_upon(*status);
 }
 
 void CheckpointControl::leave_meetings() {
-  if (meetings_) meetings_->leave();
+  if (control_) control_->leave();
 }
 
-void CheckpointControl::hear_signals(std::int64_t batch) {
-  if (!meetings_ || !meetings_->is_due(batch)) return;
-  const auto news = meetings_->meet(batch, own_news());
-  if (news && news->num_signals() > 0) throw Heard{*news};
+void CheckpointControl::read_signals(std::int64_t batch) {
+  if (!control_ || !control_->is_due(batch)) return;
+  const auto status = control_->meet(batch, own_status());
+  if (status && status->num_signals() > 0) throw Heard{*status};
 }
 
-bool CheckpointControl::has_been_written(const Meetings::News& news) const {
+bool CheckpointControl::has_been_written(const ControlSync::Status& status) const {
   // Sums may be older than the checkpoint that is under way now.
-  return is_under_way() && news.written == setup_.world.size * checkpointer_->step();
+  return is_under_way() && status.written == setup_.world.size * checkpointer_->step();
 }
 
-bool CheckpointControl::asks_for_something(const Meetings::News& news) const {
+bool CheckpointControl::asks_for_something(const ControlSync::Status& status) const {
   return steps_.is_over() || steps_.is_due(config_.consensus_every) ||
          steps_.is_due(config_.log_every) || steps_.is_due(config_.eval_every) || is_due() ||
-         has_been_written(news) || news.num_signals() > 0 || news.checkpoint_failed > 0 ||
-         news.checkpoint_due > 0;
+         has_been_written(status) || status.num_signals() > 0 || status.checkpoint_failed > 0 ||
+         status.checkpoint_due > 0;
 }
 
-void CheckpointControl::act_upon(const Meetings::News& news) {
-  if (has_been_written(news)) checkpointer_->finish();
-  if (news.num_signals() > 0) stop(news);
-  if (news.checkpoint_failed > 0) {
-    meetings_->leave();
+void CheckpointControl::act_upon(const ControlSync::Status& status) {
+  if (has_been_written(status)) checkpointer_->finish();
+  if (status.num_signals() > 0) stop(status);
+  if (status.checkpoint_failed > 0) {
+    control_->leave();
     checkpointer_->wait();
     end_if_failed();
   }
-  if (news.checkpoint_due > 0 && checkpointer_ && !checkpointer_->under_way()) {
+  if (status.checkpoint_due > 0 && checkpointer_ && !checkpointer_->under_way()) {
     begin_checkpoint();
   }
 }
 
-void CheckpointControl::stop(const Meetings::News& news) {
-  signals_ = news;
+void CheckpointControl::stop(const ControlSync::Status& status) {
+  signals_ = status;
   setup_.admit(false);
-  meetings_->leave();
-  const auto [name, code] = news.terminate > 0   ? std::pair("SIGTERM", ExitCode::kTerminated)
-                            : news.hang_up > 0   ? std::pair("SIGHUP", ExitCode::kTerminated)
-                            : news.interrupt > 0 ? std::pair("SIGINT", ExitCode::kInterrupted)
-                                                 : std::pair("SIGUSR1", ExitCode::kPreempted);
+  control_->leave();
+  const auto [name, code] = status.terminate > 0   ? std::pair("SIGTERM", ExitCode::kTerminated)
+                            : status.hang_up > 0   ? std::pair("SIGHUP", ExitCode::kTerminated)
+                            : status.interrupt > 0 ? std::pair("SIGINT", ExitCode::kInterrupted)
+                                                   : std::pair("SIGUSR1", ExitCode::kPreempted);
   const std::string text =
       concat("stopped by ", name, " after step ", steps_.run(), " of ", steps_.total());
-  const bool saves = checkpointer_ && (news.preempt > 0 || config_.checkpoints.enabled());
+  const bool saves = checkpointer_ && (status.preempt > 0 || config_.checkpoints.enabled());
   if (steps_.run() == 0 || !saves) {
     wait();
     runner_.model().drain();

@@ -1,12 +1,12 @@
 #pragma once
-// When a run saves checkpoints, and when it stops: the ranks share news of signals, of the clock
-// and of what has been written (Meetings), and act upon the news together.
+// When a run saves checkpoints, and when it stops: the ranks share the status of signals, of the
+// clock and of what has been written (ControlSync), and act upon it together.
 //
 // Protocol, the same on all ranks:
 //   1. open() in every new world, and close_world() before it.
 //   2. Between two steps: meet(), and start() where is_due().
 //   3. At the end: leave_meetings(), then finish().
-// Example of three ranks: rank 1 catches SIGTERM. Its news arrive with the next meeting, after
+// Example of three ranks: rank 1 catches SIGTERM. Its status arrives with the next meeting, after
 // which all three save the checkpoint of the same step and throw the same JointFailure.
 //
 // Errors: JointFailure where the run stops, CommError. Thread safety: the rank's own thread only.
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "apps/train/checkpointer.hpp"
+#include "apps/train/control_sync.hpp"
 #include "apps/train/evaluator.hpp"
-#include "apps/train/meetings.hpp"
 #include "apps/train/run_config.hpp"
 #include "apps/train/run_recorder.hpp"
 #include "apps/train/step_runner.hpp"
@@ -43,9 +43,9 @@ class CheckpointControl {
     bool is_saved = false;
   };
 
-  /// What hear_signals() throws.
+  /// What read_signals() throws.
   struct Heard {
-    Meetings::News news;
+    ControlSync::Status status;
   };
 
   /// The references must outlive this object.
@@ -64,19 +64,19 @@ class CheckpointControl {
   void find_newest();
 
   /// What this rank tells the others.
-  [[nodiscard]] Meetings::News own_news();
-  /// Collective in some steps, the same on all ranks: shares news of signals and checkpoints, and
-  /// acts upon them.
+  [[nodiscard]] ControlSync::Status own_status();
+  /// Collective in some steps, the same on all ranks: shares the status of signals and checkpoints,
+  /// and acts upon them.
   void meet();
-  /// Shares news without waiting, where ranks do not go in step; see Meetings::poll().
-  std::optional<Meetings::News> poll() { return meetings_->poll(own_news()); }
+  /// Shares the status without waiting, where ranks do not go in step; see ControlSync::poll().
+  std::optional<ControlSync::Status> poll() { return control_->poll(own_status()); }
   /// True if the ranks have something to do together.
-  [[nodiscard]] bool asks_for_something(const Meetings::News& news) const;
-  /// Collective, with the same news on all ranks.
-  void act_upon(const Meetings::News& news);
+  [[nodiscard]] bool asks_for_something(const ControlSync::Status& status) const;
+  /// Collective, with the same status on all ranks.
+  void act_upon(const ControlSync::Status& status);
   /// Collective, before batch number `batch` of an evaluation. Throws Heard if a signal has come.
-  void hear_signals(std::int64_t batch);
-  /// Collective. Meetings count steps or batches anew.
+  void read_signals(std::int64_t batch);
+  /// Collective. ControlSync count steps or batches anew.
   void leave_meetings();
 
   /// True if run.checkpoint_every asks for a checkpoint before this step.
@@ -97,7 +97,7 @@ class CheckpointControl {
   void wait();
 
   /// Collective. Ends the run after a signal: saves a checkpoint, and throws JointFailure.
-  [[noreturn]] void stop(const Meetings::News& news);
+  [[noreturn]] void stop(const ControlSync::Status& status);
   /// Collective. Ends the run when all ranks have come here. Throws JointFailure.
   [[noreturn]] void leave_with(const Stop& stop);
   /// Throws the JointFailure of the stop that leave_with() has begun.
@@ -123,7 +123,7 @@ class CheckpointControl {
   /// Collective. The work of start(), where none is under way.
   void begin_checkpoint();
   /// True if all ranks have written their parts of the checkpoint under way.
-  [[nodiscard]] bool has_been_written(const Meetings::News& news) const;
+  [[nodiscard]] bool has_been_written(const ControlSync::Status& status) const;
   /// The command that continues the run.
   [[nodiscard]] std::string how_to_continue() const;
   /// Collective. Throws JointFailure if a checkpoint could not be saved and this ends the run.
@@ -137,7 +137,7 @@ class CheckpointControl {
   RunRecorder& recorder_;
   Visit visit_;
   /// Present while the run trains, if the loop hears signals or the ranks do not go in step.
-  std::optional<Meetings> meetings_;
+  std::optional<ControlSync> control_;
   /// Present while the run trains, if the loop saves checkpoints.
   std::optional<Checkpointer> checkpointer_;
   /// A checkpoint was given up because ranks were lost, and is to be made again.
@@ -150,7 +150,7 @@ class CheckpointControl {
   /// The step of the last checkpoint that save() has saved; -1: none.
   std::int64_t saved_step_ = -1;
   /// The signals that end the run. The rank that caught a signal may be lost by then.
-  Meetings::News signals_ = {};
+  ControlSync::Status signals_ = {};
   /// Why the run stops, from when this rank knows until all ranks have agreed.
   std::optional<Stop> stop_;
 };

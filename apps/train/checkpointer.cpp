@@ -146,7 +146,7 @@ bool Checkpointer::is_written() const {
 void Checkpointer::finish() {
   if (!under_way()) return;
   // Others may have to wait for a slow disk.
-  jointly_slow(setup_.communicator, [this] {
+  all_or_none_slow(setup_.communicator, [this] {
     written_.wait();
     return true;
   });
@@ -204,7 +204,7 @@ void Checkpointer::collect() {
 
 std::string Checkpointer::wait() {
   finish();
-  jointly_slow(setup_.communicator, [this] {
+  all_or_none_slow(setup_.communicator, [this] {
     if (completed_.valid()) completed_.wait();
     return true;
   });

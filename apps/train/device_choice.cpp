@@ -10,7 +10,7 @@ namespace gossamer::apps {
 
 DeviceChoice read_device_choice(const Options& device) {
   return {.name = device.read(device_section::kName),
-          .wires = read_wire_choice(device),
+          .wires = read_transport_choice(device),
           .precision = precision(device.read(device_section::kPrecision)),
           .graph = device.read(device_section::kGraph)};
 }
@@ -32,19 +32,19 @@ void load_torch_for(const DeviceChoice& choice, int num_gpus) {
 
 namespace {
 
-/// jointly(), except for a rank that joins, which meets no other rank here.
+/// all_or_none(), except for a rank that joins, which meets no other rank here.
 template <class Work>
-auto jointly_unless_joining(const TrainingDevice::Setup& setup, const Work& work) {
-  return setup.joins ? work() : jointly(setup.host, work);
+auto all_or_none_unless_joining(const TrainingDevice::Setup& setup, const Work& work) {
+  return setup.joins ? work() : all_or_none(setup.host, work);
 }
 
 }  // namespace
 
 TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
-    : device_(jointly_unless_joining(
+    : device_(all_or_none_unless_joining(
           setup, [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
-      compute_(
-          jointly_unless_joining(setup, [this] { return std::make_unique<TorchStream>(device_); })),
+      compute_(all_or_none_unless_joining(
+          setup, [this] { return std::make_unique<TorchStream>(device_); })),
       wires_(device_, choice.wires,
              {.host = setup.host, .logger = setup.logger, .timeout_s = setup.timeout_s}) {}
 

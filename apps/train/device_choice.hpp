@@ -9,7 +9,7 @@
 #include "base/options.hpp"
 #include "base/types.hpp"
 #include "comm/communicator.hpp"
-#include "comm/device/device_wires.hpp"
+#include "comm/device/device_transport.hpp"
 #include "core/torch/torch_stream.hpp"
 
 namespace gossamer::apps {
@@ -18,7 +18,7 @@ namespace gossamer::apps {
 struct DeviceChoice {
   /// `cpu`, `cuda` or `auto`.
   std::string name = "cpu";
-  WireChoice wires = {};
+  TransportChoice wires = {};
   Precision precision = Precision::kFloat32;
   /// True: forward and backward passes are recorded in a CUDA graph; see GraphedStep.
   bool graph = false;
@@ -63,7 +63,7 @@ class TrainingDevice {
  private:
   Device device_;
   std::unique_ptr<TorchStream> compute_;
-  DeviceWires wires_;
+  DeviceTransport wires_;
 };
 
 }  // namespace gossamer::apps

@@ -28,7 +28,7 @@ void Divergence::begin(double loss) {
   if (!has_begun() && std::isfinite(loss)) first_loss_ = loss;
 }
 
-void Divergence::hear_loss(std::int64_t step, double loss) {
+void Divergence::note_loss(std::int64_t step, double loss) {
   if (!std::isfinite(loss)) {
     if (finite_step_ < 0) finite_step_ = step - 1;
     if (step - finite_step_ < kStepsNotFinite) return;
@@ -42,7 +42,7 @@ void Divergence::hear_loss(std::int64_t step, double loss) {
   }
 }
 
-void Divergence::hear_consensus(std::int64_t step, double distance, double norm, int num_ranks) {
+void Divergence::note_consensus(std::int64_t step, double distance, double norm, int num_ranks) {
   // A distance that is no number comes with a loss that is none.
   if (!(distance > kDrift * std::sqrt(static_cast<double>(num_ranks)) * norm)) return;
   find(step, concat("the consensus distance is ", rounded(distance), ", ", rounded(distance / norm),

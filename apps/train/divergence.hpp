@@ -26,9 +26,9 @@ class Divergence {
   /// True if begin() has been called.
   [[nodiscard]] bool has_begun() const { return first_loss_ > 0.0; }
   /// Without begin(), the first finite loss is that of the beginning.
-  void hear_loss(std::int64_t step, double loss);
+  void note_loss(std::int64_t step, double loss);
   /// `distance`: the consensus distance. `norm`: that of the mean model.
-  void hear_consensus(std::int64_t step, double distance, double norm, int num_ranks);
+  void note_consensus(std::int64_t step, double distance, double norm, int num_ranks);
 
   /// True once there has been a sign.
   [[nodiscard]] bool has_diverged() const { return step_ >= 0; }

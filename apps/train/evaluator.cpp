@@ -33,7 +33,7 @@ Consensus Evaluator::consensus_in(const AverageScope& scope) {
       sum_over_ranks(setup_.communicator, {distance * distance, setup_.is_first() ? square : 0.0});
   const Consensus result{.distance = std::sqrt(sums[0] / setup_.world.size),
                          .norm = std::sqrt(sums[1])};
-  divergence_.hear_consensus(steps_.run(), result.distance, result.norm, setup_.world.size);
+  divergence_.note_consensus(steps_.run(), result.distance, result.norm, setup_.world.size);
   return result;
 }
 
@@ -77,7 +77,7 @@ Evaluation Evaluator::evaluate(RunFolder* folder, const std::function<void()>& b
 
 void Evaluator::save(RunFolder* folder, std::string_view name,
                      const std::vector<NamedTensor>& tensors) {
-  jointly_slow(setup_.communicator, [&] {
+  all_or_none_slow(setup_.communicator, [&] {
     if (folder != nullptr) folder->write_model(name, tensors);
     return true;
   });
@@ -103,7 +103,7 @@ bool Evaluator::is_best(const Evaluation& evaluation) const {
 }
 
 void Evaluator::count(const Evaluation& evaluation) {
-  divergence_.hear_loss(steps_.run(), evaluation.mean_model.loss());
+  divergence_.note_loss(steps_.run(), evaluation.mean_model.loss());
   if (config_.eval_every == 0 || has_record()) return;
   ++num_worse_;
   if (!is_best(evaluation)) return;

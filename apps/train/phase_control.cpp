@@ -40,7 +40,7 @@ bool PhaseControl::measures_now() const {
   return control && steps_.run() % control->every == 0;
 }
 
-void PhaseControl::hear(const Consensus& consensus) {
+void PhaseControl::note_consensus(const Consensus& consensus) {
   const ConsensusControl& control = phases_[phase_].control.value();
   const double distance = consensus.distance / consensus.norm;
   const double first_lr = config_.lr * steps_.lr_scale();

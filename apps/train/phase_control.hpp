@@ -2,8 +2,8 @@
 // Which phase of its run a rank is in, and on which of the phase's two topologies (phases.hpp).
 //
 // Before every step the caller calls follow(). After a step, where measures_now() is true, it
-// measures the consensus distance and calls hear(). All ranks call alike, because a change of
-// topology is collective.
+// measures the consensus distance and calls note_consensus(). All ranks call alike, because a
+// change of topology is collective.
 //
 // Errors: CommError, CheckpointError. Thread safety: the rank's own thread only.
 
@@ -33,7 +33,7 @@ class PhaseControl {
   /// True if consensus control wants the distance after this step; the same on all ranks.
   [[nodiscard]] bool measures_now() const;
   /// Collective: changes the topology if consensus control says so after this measurement.
-  void hear(const Consensus& consensus);
+  void note_consensus(const Consensus& consensus);
   /// The phases are those of the present world from now on. The caller makes the switch to
   /// method().
   void enter_world() { phases_ = config_.phases_in(setup_.world); }

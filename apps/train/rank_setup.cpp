@@ -44,14 +44,14 @@ std::shared_ptr<const Dataset> SharedData::get(const RunConfig& config) {
 
 std::shared_ptr<const Dataset> load_together(Communicator& communicator, SharedData& data,
                                              const RunConfig& config) {
-  auto loaded = jointly_slow(communicator, [&] { return data.get(config); });
+  auto loaded = all_or_none_slow(communicator, [&] { return data.get(config); });
   agree(communicator, "their data",
         concat("training: ", sizes_of(*loaded->train),
                "\nvalidation: ", sizes_of(*loaded->validation)));
   return loaded;
 }
 
-std::string doubt_about_validation(const Dataset& data) {
+std::string validation_warning(const Dataset& data) {
   const auto train = data.train->labels();
   const auto validation = data.validation->labels();
   const std::set<std::int64_t> known(train.begin(), train.end());

@@ -34,7 +34,7 @@ std::shared_ptr<const Dataset> load_together(Communicator& communicator, SharedD
 
 /// Says which classes the validation samples lack, or have alone, as when the samples of a file are
 /// sorted by class and the last ones validate. Empty if there is nothing to say.
-std::string doubt_about_validation(const Dataset& data);
+std::string validation_warning(const Dataset& data);
 
 /// One line `path: value` for each value, for the comparison between ranks.
 std::string lines_of(const std::vector<ResolvedValue>& values);

@@ -111,7 +111,7 @@ std::string why_not(const RunConfig& config) {
       AlgorithmSetting setting = exchange.setting();
       setting.optimizer = config.optimizer.get();
       setting.group_optimizers = optimizers_of(config.parameter_groups);
-      setting.renews = config.comm.survives();
+      setting.is_elastic = config.comm.survives();
       std::string reason = exchange.algorithm.why_not(setting);
       if (!reason.empty()) return reason;
     }

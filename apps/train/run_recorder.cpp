@@ -202,7 +202,7 @@ void RunRecorder::write_step() {
   if (has_steps) {
     // A run may diverge before its first record, whose mean would then pass for the beginning.
     evaluator_.divergence().begin(sum_of(rows, &WindowFigures::first_loss) / setup_.world.size);
-    evaluator_.divergence().hear_loss(steps.run(), loss);
+    evaluator_.divergence().note_loss(steps.run(), loss);
   }
   if (folder_ == nullptr) {
     window = {};

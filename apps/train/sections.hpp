@@ -14,7 +14,7 @@
 #include "apps/train/precision.hpp"
 #include "base/log.hpp"
 #include "base/option.hpp"
-#include "comm/device/device_wires.hpp"
+#include "comm/device/device_transport.hpp"
 #include "comm/options.hpp"
 #include "comm/tcp/stream_count.hpp"
 #include "core/algorithms/algorithm.hpp"

@@ -59,7 +59,7 @@ void StepCount::scale_lr(double factor) { later_->scale(factor); }
 double StepCount::lr_scale() const { return later_ ? later_->scale() : 1.0; }
 
 bool StepCount::has_passed(std::int64_t every) const {
-  return every > 0 && run_ / every > settled_ / every;
+  return every > 0 && run_ / every > handled_ / every;
 }
 
 bool StepCount::is_due(std::int64_t every) const {
@@ -74,10 +74,10 @@ void StepCount::add() {
 void StepCount::follow(std::int64_t steps, std::int64_t settled) {
   own_ = steps;
   run_ = steps;
-  settled_ = settled;
+  handled_ = settled;
 }
 
-void StepCount::hear(std::int64_t steps, std::int64_t updates) {
+void StepCount::set_mean_steps(std::int64_t steps, std::int64_t updates) {
   run_ = std::min(steps, total_);
   common_->set(run_, updates);
 }
@@ -89,7 +89,7 @@ void StepCount::visit(StateVisitor& visitor) {
 
 void StepCount::resume(bool of_this_rank, std::int64_t updates) {
   if (in_step() || !of_this_rank) own_ = run_;
-  settled_ = run_;
+  handled_ = run_;
   if (!in_step()) common_->set(run_, updates);
 }
 

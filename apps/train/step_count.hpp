@@ -2,8 +2,8 @@
 // Counts the steps of a run, and knows the learning rate of a rank's steps.
 //
 // If the ranks go in step, all of them have made the same number of steps. Otherwise the run counts
-// the mean number of steps of all ranks. A rank learns this number now and then (hear()). In
-// between it adds the steps that it has made since, for its learning rate alone.
+// the mean number of steps of all ranks. A rank learns this number now and then (set_mean_steps()).
+// In between it adds the steps that it has made since, for its learning rate alone.
 //
 // Thread safety: the rank's own thread only.
 
@@ -28,7 +28,7 @@ class StepCount {
   /// Steps of this rank so far.
   [[nodiscard]] std::int64_t own() const { return own_; }
   [[nodiscard]] bool is_over() const { return run_ >= total_; }
-  /// True if the run has reached or passed a multiple of `every` since settle(); never for 0.
+  /// True if the run has reached or passed a multiple of `every` since mark_handled(); never for 0.
   [[nodiscard]] bool has_passed(std::int64_t every) const;
   /// True if has_passed(every), and at the last step; never for 0.
   [[nodiscard]] bool is_due(std::int64_t every) const;
@@ -39,10 +39,10 @@ class StepCount {
 
   /// This rank has made a step.
   void add();
-  /// Before the next add() or hear(): what has passed until now has been dealt with.
-  void settle() { settled_ = run_; }
-  /// The steps at the last settle().
-  [[nodiscard]] std::int64_t settled() const { return settled_; }
+  /// Before the next add() or set_mean_steps(): what has passed until now has been dealt with.
+  void mark_handled() { handled_ = run_; }
+  /// The steps at the last mark_handled().
+  [[nodiscard]] std::int64_t handled() const { return handled_; }
   /// The ranks go in step, and the run has other steps than it seemed to have at its beginning.
   void replan(std::int64_t total, std::shared_ptr<const Schedule> schedule);
   /// The ranks go in step. From now on a learning rate is the schedule's times `factor`.
@@ -53,7 +53,7 @@ class StepCount {
   void follow(std::int64_t steps, std::int64_t settled);
   /// The ranks do not go in step, and have made `steps` steps in the mean. `updates`: those of this
   /// rank.
-  void hear(std::int64_t steps, std::int64_t updates);
+  void set_mean_steps(std::int64_t steps, std::int64_t updates);
 
   /// Shows the visitor the counts.
   void visit(StateVisitor& visitor);
@@ -73,8 +73,8 @@ class StepCount {
   std::shared_ptr<const Schedule> schedule_;
   std::int64_t run_ = 0;
   std::int64_t own_ = 0;
-  /// run_ at settle().
-  std::int64_t settled_ = 0;
+  /// run_ at mark_handled().
+  std::int64_t handled_ = 0;
 };
 
 }  // namespace gossamer::apps

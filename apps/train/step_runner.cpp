@@ -43,7 +43,7 @@ std::shared_ptr<Model> make_net_together(const RunConfig& config, const Training
     check_targets(loss, *setup.data);
     return make_net(config, setup);
   };
-  return setup.joins ? make() : jointly_slow(setup.communicator, make);
+  return setup.joins ? make() : all_or_none_slow(setup.communicator, make);
 }
 
 std::shared_ptr<Model> place_net(std::shared_ptr<Model> net, const RunConfig& config,
@@ -180,12 +180,12 @@ torch::Tensor StepRunner::train_step() {
 
 void StepRunner::update_ema() {
   if (!ema_ || setup_.dry_run) return;
-  owes_ema_ = model_.engine().holds_step();
+  owes_ema_ = model_.engine().has_uncommitted_step();
   if (!owes_ema_) ema_->update(model_.engine().model_weight());
 }
 
-void StepRunner::settle_ema() {
-  if (owes_ema_ && !model_.engine().holds_step()) update_ema();
+void StepRunner::commit_ema() {
+  if (owes_ema_ && !model_.engine().has_uncommitted_step()) update_ema();
 }
 
 void StepRunner::advance() {

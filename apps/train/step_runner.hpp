@@ -67,7 +67,7 @@ class StepRunner {
   /// Collective. Makes one step, and adds its time and its loss to the window.
   void advance();
   /// The moving average takes the last step in, where that step was held and has its update now.
-  void settle_ema();
+  void commit_ema();
   /// Collective in some steps: starts and ends the recording of steps, if there is a timeline. The
   /// caller calls it before every step, and with `is_over` after the last one.
   void follow_timeline(bool is_over);
@@ -125,7 +125,7 @@ class StepRunner {
   std::optional<LossScaler> scaler_;
   std::optional<ModelEma> ema_;
   /// The moving average does not include the last step yet, because that step is held
-  /// (Pipeline::holds_step()).
+  /// (Pipeline::has_uncommitted_step()).
   bool owes_ema_ = false;
   TrainingWindow window_;
   StepTimes times_;

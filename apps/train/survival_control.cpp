@@ -86,8 +86,8 @@ void SurvivalControl::catch_up(std::int64_t step) {
   const StepCount& steps = parts_.data.steps();
   // A rank that joins makes none of the steps that the others have made.
   while (!setup_.joins && steps.own() < step) {
-    parts_.runner.model().follow(step);
-    parts_.runner.settle_ema();
+    parts_.runner.model().catch_up(step);
+    parts_.runner.commit_ema();
     Timeline* const timeline = parts_.runner.timeline();
     if (timeline != nullptr && timeline->step() >= 0) timeline->begin_step(steps.own() + 1);
     parts_.runner.advance();
@@ -110,7 +110,7 @@ void SurvivalControl::enter(const Membership& membership) {
   to.average = config_.comm.resync;
   StepRunner& runner = parts_.runner;
   runner.model().resume({.to = to, .joins = setup_.joins});
-  runner.settle_ema();
+  runner.commit_ema();
   if (auto& ema = runner.ema()) {
     ema->share(setup_.communicator, mean_weight(setup_.communicator, !setup_.joins).weight);
   }
@@ -184,7 +184,7 @@ void SurvivalControl::follow_first_rank(std::int64_t step) {
   StepCount& steps = parts_.data.steps();
   TrainingWindow& window = parts_.runner.window();
   SharedNumbers numbers;
-  std::int64_t settled = steps.settled();
+  std::int64_t settled = steps.handled();
   std::int64_t window_steps = window.steps;
   double elapsed = parts_.recorder.elapsed_s();
   const auto visit = [&] {

@@ -80,8 +80,8 @@ void TrainingLoop::warn_of_data() const {
                                  " per rank; use more data, fewer ranks or a smaller "
                                  "data.batch_size"));
   }
-  const std::string doubt = doubt_about_validation(*setup_.data);
-  if (!doubt.empty()) setup_.logger.warning(doubt);
+  const std::string warning = validation_warning(*setup_.data);
+  if (!warning.empty()) setup_.logger.warning(warning);
 }
 
 void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& checkpoint) {
@@ -106,7 +106,7 @@ void TrainingLoop::run(std::unique_ptr<RunFolder> folder, const std::string& che
       keep_reshaped();
       if (recorder_.folder() != nullptr) recorder_.folder()->write_configuration();
     }
-    apart([&] { train(); });
+    rank_local([&] { train(); });
     close();
   } catch (const std::exception& error) {
     recorder_.end_line();
@@ -166,7 +166,7 @@ void TrainingLoop::iterate() {
   if (checkpoints_.is_due()) checkpoints_.start();
   runner_.follow_timeline(/*is_over=*/false);
   phases_.follow();
-  data_.steps().settle();
+  data_.steps().mark_handled();
   advance();
 }
 
@@ -175,28 +175,28 @@ void TrainingLoop::advance() {
   state_.is_recorded = false;
 }
 
-void TrainingLoop::hear_steps(std::int64_t steps_of_all) {
-  data_.steps().hear(steps_of_all / setup_.world.size,
-                     runner_.model().engine().progress().num_updates());
+void TrainingLoop::note_steps_of_all(std::int64_t steps_of_all) {
+  data_.steps().set_mean_steps(steps_of_all / setup_.world.size,
+                               runner_.model().engine().progress().num_updates());
 }
 
 void TrainingLoop::train_asynchronously() {
   StepCount& steps = data_.steps();
   while (!steps.is_over() && !evaluator_.is_out_of_patience()) {
-    const std::optional<Meetings::News> news = checkpoints_.poll();
-    if (!news) {
+    const std::optional<ControlSync::Status> status = checkpoints_.poll();
+    if (!status) {
       advance();
       continue;
     }
-    steps.settle();
-    hear_steps(news->steps);
-    if (!checkpoints_.asks_for_something(*news)) continue;
+    steps.mark_handled();
+    note_steps_of_all(status->steps);
+    if (!checkpoints_.asks_for_something(*status)) continue;
     runner_.model().drain();
     // The sum is older than the last steps.
-    hear_steps(std::llround(
+    note_steps_of_all(std::llround(
         sum_over_ranks(setup_.communicator, {static_cast<double>(steps.own())}).front()));
     record();
-    checkpoints_.act_upon(*news);
+    checkpoints_.act_upon(*status);
     if (!steps.is_over() && checkpoints_.is_due()) checkpoints_.start();
   }
 }
@@ -210,7 +210,7 @@ void TrainingLoop::control_consensus() {
   const Consensus consensus = evaluator_.measure_consensus();
   recorder_.add_bytes_sent(exchange_bytes(runner_.model().engine().plan().bytes(),
                                           static_cast<std::size_t>(setup_.world.size)));
-  phases_.hear(consensus);
+  phases_.note_consensus(consensus);
 }
 
 void TrainingLoop::record() {
@@ -223,10 +223,10 @@ void TrainingLoop::record() {
     recorder_.write_step();
   }
   if (steps.is_due(config_.eval_every) && !steps.is_over()) evaluate_and_record();
-  heed_divergence();
+  stop_if_diverged();
 }
 
-void TrainingLoop::heed_divergence() {
+void TrainingLoop::stop_if_diverged() {
   Divergence& divergence = evaluator_.divergence();
   if (!divergence.is_news()) return;
   const std::string text = concat(divergence.what(), "; ", advice_against_divergence(config_));
@@ -242,7 +242,7 @@ void TrainingLoop::heed_divergence() {
 }
 
 Evaluation TrainingLoop::evaluate() {
-  // Meetings count batches for a while.
+  // ControlSync count batches for a while.
   checkpoints_.leave_meetings();
   // A rank that joined now would make the evaluation begin anew.
   setup_.admit(false);
@@ -250,14 +250,14 @@ Evaluation TrainingLoop::evaluate() {
   std::int64_t batch = 0;
   try {
     const Evaluation result =
-        evaluator_.evaluate(recorder_.folder(), [&] { checkpoints_.hear_signals(batch++); });
+        evaluator_.evaluate(recorder_.folder(), [&] { checkpoints_.read_signals(batch++); });
     checkpoints_.leave_meetings();
     // Where ranks are lost before, the evaluation is repeated.
     evaluator_.count(result);
     return result;
   } catch (const CheckpointControl::Heard& heard) {
     // The model has its own values again.
-    checkpoints_.stop(heard.news);
+    checkpoints_.stop(heard.status);
   }
 }
 
@@ -292,14 +292,14 @@ void TrainingLoop::finish() {
   evaluator_.save_models(recorder_.folder());
   checkpoints_.finish();
   summary.evaluation = evaluate();
-  heed_divergence();
+  stop_if_diverged();
   if (!evaluator_.has_record()) {
-    jointly_slow(setup_.communicator, [&] {
+    all_or_none_slow(setup_.communicator, [&] {
       recorder_.write_evaluation(summary.evaluation);
       return true;
     });
   }
-  jointly_slow(setup_.communicator, [&] {
+  all_or_none_slow(setup_.communicator, [&] {
     recorder_.write_end(summary, checksums);
     return true;
   });
@@ -345,14 +345,15 @@ void TrainingLoop::check_restored() const {
 void TrainingLoop::restore(const std::string& checkpoint) {
   // Names that begin so are removed if the run dies here.
   const std::string average = concat(checkpoint, "/../", Checkpointer::kStaging, "average");
-  const Manifest manifest = jointly(setup_.communicator, [&] { return read_manifest(checkpoint); });
+  const Manifest manifest =
+      all_or_none(setup_.communicator, [&] { return read_manifest(checkpoint); });
   if (setup_.reshapes) {
-    jointly_slow(setup_.communicator, [&] {
+    all_or_none_slow(setup_.communicator, [&] {
       if (setup_.is_first()) write_average(checkpoint, manifest.world_size, average);
       return true;
     });
   }
-  const auto file = jointly(setup_.communicator, [&] {
+  const auto file = all_or_none(setup_.communicator, [&] {
     return std::make_unique<SafetensorsFile>(
         setup_.reshapes ? average : concat(checkpoint, "/", rank_file_name(setup_.world.rank)));
   });
@@ -360,7 +361,7 @@ void TrainingLoop::restore(const std::string& checkpoint) {
   StateLoader loader(*file);
   visit(loader);
   const std::int64_t step = data_.steps().run();
-  jointly(setup_.communicator, [&] {
+  all_or_none(setup_.communicator, [&] {
     loader.check_all_loaded();
     // Ranks that go on from different steps would wait for one another.
     if (manifest.step != step) {
@@ -371,7 +372,7 @@ void TrainingLoop::restore(const std::string& checkpoint) {
     return true;
   });
   // What lies in the folder may be of steps that are made again, perhaps in another way.
-  jointly_slow(setup_.communicator, [&] {
+  all_or_none_slow(setup_.communicator, [&] {
     if (recorder_.folder() == nullptr) return true;
     const bool has_best = evaluator_.best_step() > 0;
     recorder_.folder()->replace_best(has_best ? concat(checkpoint, "/", kBestModelName) : "");

@@ -19,11 +19,11 @@
 //
 // Under an asynchronous algorithm the ranks make different numbers of steps. The step of such a run
 // is the mean number over the ranks, rounded down. Before each of its steps a rank looks whether a
-// sum of all ranks' numbers has come (Meetings::poll()). If this sum asks for a record, an
-// evaluation, a checkpoint or the end, all ranks do it together: first they close their mailboxes
+// sum of all ranks' numbers has come (ControlSync::poll()). If this sum asks for a record, an
+// evaluation, a checkpoint or the end, all ranks do it together: first they close their exchanges
 // (drain()), so no rank waits in a step for the letter of a rank that waits here.
 //
-// Errors: JointFailure on all ranks together (see leaving_together()), CommError, NonFiniteError,
+// Errors: JointFailure on all ranks together (see exit_together()), CommError, NonFiniteError,
 // CheckpointError; ConfigError, which leaves the constructor on all ranks together. Thread safety:
 // the rank's own thread only.
 
@@ -79,7 +79,7 @@ class TrainingLoop {
   /// Collective. The steps of a run whose ranks do not go in step.
   void train_asynchronously();
   /// Takes note of the sum of all ranks' steps, where the ranks do not go in step.
-  void hear_steps(std::int64_t steps_of_all);
+  void note_steps_of_all(std::int64_t steps_of_all);
   void advance();
   /// The run has made its last step, and recorded it; the same on all ranks.
   [[nodiscard]] bool is_at_end() const;
@@ -89,7 +89,7 @@ class TrainingLoop {
   /// Collective. What is due after a step: records and evaluations.
   void record();
   /// Collective. After a record: warns of a run that has diverged, once, or ends it.
-  void heed_divergence();
+  void stop_if_diverged();
   /// Collective. A signal to any rank ends the run between two batches.
   Evaluation evaluate();
   /// Collective. Evaluates, and writes the record.

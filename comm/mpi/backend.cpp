@@ -119,15 +119,15 @@ class MpiCommunicator : public ProcessCommunicator {
     return submit_exchange(send, std::move(peers), std::move(incoming), std::move(context));
   }
 
-  // Every letter has a channel of its own, so it waits for nothing.
-  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
-    require_letter("send", peer, tag, rank(), size());
-    return context_->worker->submit(make_mpi_send(group_, peer, tag, letter), std::move(context));
+  // Every tagged message has a channel of its own, so it waits for nothing.
+  Request send(int peer, int tag, ConstBlock message, OpContext context) override {
+    require_tagged("send", peer, tag, rank(), size());
+    return context_->worker->submit(make_mpi_send(group_, peer, tag, message), std::move(context));
   }
 
-  Request receive(int peer, int tag, Block letter, OpContext context) override {
-    require_letter("receive", peer, tag, rank(), size());
-    return context_->worker->submit(make_mpi_receive(group_, peer, tag, letter),
+  Request receive(int peer, int tag, Block message, OpContext context) override {
+    require_tagged("receive", peer, tag, rank(), size());
+    return context_->worker->submit(make_mpi_receive(group_, peer, tag, message),
                                     std::move(context));
   }
 

@@ -17,7 +17,7 @@ constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
 constexpr std::int64_t kTestedBytes = std::int64_t{32} << 20;
 constexpr int kExchangeTag = 1;
 // Behind the tags of sums round a ring (mpi_ring_sum.cpp).
-constexpr int kFirstLetterTag = 8192;
+constexpr int kFirstTag = 8192;
 
 /// Calls fn(first, count) for consecutive pieces of at most `largest` elements; once for an empty
 /// block.
@@ -166,7 +166,7 @@ class MpiExchange : public Operation {
     return progress;
   }
   [[nodiscard]] bool lets_next_start() const override { return has_sent_; }
-  [[nodiscard]] bool is_letter() const override { return tag_ >= kFirstLetterTag; }
+  [[nodiscard]] bool is_tagged() const override { return tag_ >= kFirstTag; }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> ranks;
@@ -333,15 +333,15 @@ std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> gro
 }
 
 std::unique_ptr<Operation> make_mpi_send(std::shared_ptr<const MpiGroup> group, int peer, int tag,
-                                         ConstBlock letter) {
-  return std::make_unique<MpiExchange>(std::move(group), letter, std::vector{peer},
-                                       std::vector<Incoming>(), kFirstLetterTag + tag);
+                                         ConstBlock message) {
+  return std::make_unique<MpiExchange>(std::move(group), message, std::vector{peer},
+                                       std::vector<Incoming>(), kFirstTag + tag);
 }
 
 std::unique_ptr<Operation> make_mpi_receive(std::shared_ptr<const MpiGroup> group, int peer,
-                                            int tag, Block letter) {
-  return std::make_unique<MpiExchange>(std::move(group), letter, std::vector<int>(),
-                                       std::vector{Incoming{peer, letter}}, kFirstLetterTag + tag);
+                                            int tag, Block message) {
+  return std::make_unique<MpiExchange>(std::move(group), message, std::vector<int>(),
+                                       std::vector{Incoming{peer, message}}, kFirstTag + tag);
 }
 
 std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,

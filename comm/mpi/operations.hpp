@@ -1,8 +1,8 @@
 #pragma once
 // The operations of the MPI backend: nonblocking calls that the progress worker starts and tests.
-// Blocks of more than 2^30 elements go in several calls. Exchanges, letters and broadcasts go in
-// pieces of 32 MiB: MPI tells only when a whole call is over, and each piece that is over shows
-// that the operation makes progress.
+// Blocks of more than 2^30 elements go in several calls. Exchanges, tagged messages and broadcasts
+// go in pieces of 32 MiB: MPI tells only when a whole call is over, and each piece that is over
+// shows that the operation makes progress.
 
 #include <cstdint>
 #include <limits>
@@ -34,11 +34,11 @@ std::vector<int> other_members(const MpiGroup& group);
 std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, ConstBlock send,
                                              std::vector<int> peers,
                                              std::vector<Incoming> incoming);
-/// One side of a letter; see Communicator::send().
+/// One side of a tagged message; see Communicator::send().
 std::unique_ptr<Operation> make_mpi_send(std::shared_ptr<const MpiGroup> group, int peer, int tag,
-                                         ConstBlock letter);
+                                         ConstBlock message);
 std::unique_ptr<Operation> make_mpi_receive(std::shared_ptr<const MpiGroup> group, int peer,
-                                            int tag, Block letter);
+                                            int tag, Block message);
 std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,
                                                ConstBlock send, Block receive);
 /// The sum by messages from neighbour to neighbour (mpi_ring_sum.cpp). For host memory and groups

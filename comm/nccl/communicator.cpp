@@ -94,13 +94,13 @@ class NcclCommunicator : public ForwardingCommunicator {
                   [&](NcclApi& api) { api.broadcast(comm_, block, root, *stream()); });
   }
 
-  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
-    require_on_host("send", letter);
-    return host_.send(peer, tag, letter, std::move(context));
+  Request send(int peer, int tag, ConstBlock message, OpContext context) override {
+    require_on_host("send", message);
+    return host_.send(peer, tag, message, std::move(context));
   }
-  Request receive(int peer, int tag, Block letter, OpContext context) override {
-    require_on_host("receive", letter);
-    return host_.receive(peer, tag, letter, std::move(context));
+  Request receive(int peer, int tag, Block message, OpContext context) override {
+    require_on_host("receive", message);
+    return host_.receive(peer, tag, message, std::move(context));
   }
 
   void check() override { context_->check(); }

@@ -12,7 +12,7 @@
 // Where the run goes on without ranks that die (`host` is elastic), a wait for a request blocks the
 // host, not the device's stream: the content of blocks of an aborted operation is unknown, and
 // nothing may be computed from it. The errors are PeerLost. The communicator serves one world:
-// renewing_wires.hpp makes a communicator for each world.
+// elastic_transport.hpp makes a communicator for each world.
 //
 // The end: close() finalizes and destroys all NCCL communicators of the rank. A rank that leaves
 // without close(), as after an error, aborts them; so does the end of the communicator that

@@ -76,16 +76,16 @@ class TcpCommunicator : public ProcessCommunicator {
     return submit_messages(send, peers, incoming, std::move(context));
   }
 
-  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
-    require_letter("send", peer, tag, rank(), size());
-    const Post post{.member = peer, .key = letter_key(sent_, peer, tag), .send = letter};
-    return submit(tcp::make_messages(group_, {post}, {}, /*is_letter=*/true), std::move(context));
+  Request send(int peer, int tag, ConstBlock message, OpContext context) override {
+    require_tagged("send", peer, tag, rank(), size());
+    const Post post{.member = peer, .key = tagged_key(sent_, peer, tag), .send = message};
+    return submit(tcp::make_messages(group_, {post}, {}, /*is_tagged=*/true), std::move(context));
   }
 
-  Request receive(int peer, int tag, Block letter, OpContext context) override {
-    require_letter("receive", peer, tag, rank(), size());
-    const Post post{.member = peer, .key = letter_key(received_, peer, tag), .receive = letter};
-    return submit(tcp::make_messages(group_, {}, {post}, /*is_letter=*/true), std::move(context));
+  Request receive(int peer, int tag, Block message, OpContext context) override {
+    require_tagged("receive", peer, tag, rank(), size());
+    const Post post{.member = peer, .key = tagged_key(received_, peer, tag), .receive = message};
+    return submit(tcp::make_messages(group_, {}, {post}, /*is_tagged=*/true), std::move(context));
   }
 
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
@@ -171,8 +171,8 @@ class TcpCommunicator : public ProcessCommunicator {
             .use = static_cast<std::uint8_t>(use),
             .number = counts[{peer, use}]++};
   }
-  [[nodiscard]] MessageKey letter_key(Counts& counts, int peer, int tag) const {
-    return key(counts, peer, static_cast<int>(MessageUse::kLetter) + tag);
+  [[nodiscard]] MessageKey tagged_key(Counts& counts, int peer, int tag) const {
+    return key(counts, peer, static_cast<int>(MessageUse::kTagged) + tag);
   }
 
   Request submit_messages(ConstBlock send, const std::vector<int>& peers,
@@ -188,7 +188,7 @@ class TcpCommunicator : public ProcessCommunicator {
           {.member = from.peer, .key = key(received_, from.peer, kUse), .receive = from.block});
     }
     return submit(tcp::make_messages(group_, std::move(sends), std::move(receives),
-                                     /*is_letter=*/false),
+                                     /*is_tagged=*/false),
                   std::move(context));
   }
 
@@ -222,7 +222,7 @@ class TcpSession : public EpochSession {
     context_->transport->close();
   }
 
-  void desert() override {
+  void abandon() override {
     context_->worker->stop();
     context_->transport->part_early();
   }
@@ -342,7 +342,7 @@ Sessions open_tcp(const LaunchOptions& options) {
   raise_file_limit();
   Sessions sessions;
   if (options.fault.survives && options.meeting.store != nullptr) {
-    sessions.push_back(tcp::open_renewing(options));
+    sessions.push_back(tcp::open_elastic(options));
     return sessions;
   }
   tcp::require_files(options.meeting, 0);

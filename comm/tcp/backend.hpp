@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/log.hpp"
-#include "comm/elastic/renewing_session.hpp"
+#include "comm/elastic/elastic_session.hpp"
 #include "comm/options.hpp"
 #include "comm/session.hpp"
 #include "comm/tcp/world.hpp"

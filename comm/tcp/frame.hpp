@@ -66,8 +66,8 @@ enum class MessageUse : std::uint8_t {
   kRing = 2,
   kSmallSum = 3,
   kHostSum = 4,
-  /// Letters with tag 0; the other tags follow.
-  kLetter = 16
+  /// Tagged messages with tag 0; the other tags follow.
+  kTagged = 16
 };
 
 struct MessageKey {

@@ -10,11 +10,11 @@ namespace {
 
 class Messages : public Operation {
  public:
-  Messages(GroupPtr group, std::vector<Post> sends, std::vector<Post> receives, bool is_letter)
+  Messages(GroupPtr group, std::vector<Post> sends, std::vector<Post> receives, bool is_tagged)
       : group_(std::move(group)),
         sends_(std::move(sends)),
         receives_(std::move(receives)),
-        is_letter_(is_letter) {}
+        is_tagged_(is_tagged) {}
 
   void start() override {
     has_started_ = true;
@@ -28,7 +28,7 @@ class Messages : public Operation {
   }
 
   bool test() override { return awaiting_.are_over(); }
-  [[nodiscard]] bool is_letter() const override { return is_letter_; }
+  [[nodiscard]] bool is_tagged() const override { return is_tagged_; }
   [[nodiscard]] bool is_woken() const override { return true; }
   [[nodiscard]] Progress progress() const override { return awaiting_.progress(); }
 
@@ -51,7 +51,7 @@ class Messages : public Operation {
   GroupPtr group_;
   std::vector<Post> sends_;
   std::vector<Post> receives_;
-  bool is_letter_;
+  bool is_tagged_;
   bool has_started_ = false;
   Awaiting awaiting_;
 };
@@ -94,9 +94,9 @@ class TcpRingWire : public RingWire {
 }  // namespace
 
 std::unique_ptr<Operation> make_messages(GroupPtr group, std::vector<Post> sends,
-                                         std::vector<Post> receives, bool is_letter) {
+                                         std::vector<Post> receives, bool is_tagged) {
   return std::make_unique<Messages>(std::move(group), std::move(sends), std::move(receives),
-                                    is_letter);
+                                    is_tagged);
 }
 
 std::unique_ptr<Operation> make_ring_sum(GroupPtr group, std::uint64_t number, ConstBlock send,

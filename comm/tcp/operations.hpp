@@ -43,7 +43,7 @@ struct Post {
 
 /// All of `sends` and `receives`.
 std::unique_ptr<Operation> make_messages(GroupPtr group, std::vector<Post> sends,
-                                         std::vector<Post> receives, bool is_letter);
+                                         std::vector<Post> receives, bool is_tagged);
 
 // The operations below have a `number` that tells those of one group apart that are under way
 // together; all members give the same.

@@ -218,8 +218,8 @@ void PeerMessages::set_peer_reads_memory(bool reads) {
 }
 
 std::optional<MessageUse> PeerMessages::other_use_of_peer() const {
-  const auto is_letter = [](const MessageKey& key) {
-    return static_cast<MessageUse>(key.use) >= MessageUse::kLetter;
+  const auto is_tagged = [](const MessageKey& key) {
+    return static_cast<MessageUse>(key.use) >= MessageUse::kTagged;
   };
   const auto is_of_operation = [](const MessageKey& theirs) {
     return [&theirs](const auto& ours) {
@@ -228,13 +228,13 @@ std::optional<MessageUse> PeerMessages::other_use_of_peer() const {
     };
   };
   // A peer that has come to all operations of this rank has only begun the next one already.
-  if (std::ranges::all_of(sends_, [&](const auto& ours) { return is_letter(ours.first); })) {
+  if (std::ranges::all_of(sends_, [&](const auto& ours) { return is_tagged(ours.first); })) {
     return std::nullopt;
   }
   for (const auto* early : {&early_ready_, &early_offers_}) {
     for (const auto& [key, frame] : *early) {
       const auto same = is_of_operation(key);
-      if (!is_letter(key) && std::ranges::none_of(sends_, same) &&
+      if (!is_tagged(key) && std::ranges::none_of(sends_, same) &&
           std::ranges::none_of(receives_, same)) {
         return static_cast<MessageUse>(key.use);
       }

@@ -91,7 +91,8 @@ class PeerMessages {
   /// Takes messages that lie in the peer's memory. Returns whether any has moved.
   bool fetch();
   /// The use of an operation in which the peer waits, and which this rank has not begun, while this
-  /// rank waits in one that the peer has not begun. Empty: there is none. Letters do not count.
+  /// rank waits in one that the peer has not begun. Empty: there is none. Tagged messages do not
+  /// count.
   [[nodiscard]] std::optional<MessageUse> other_use_of_peer() const;
   /// Forgets all messages. Their blocks are not touched any more.
   void clear();

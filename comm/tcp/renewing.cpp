@@ -10,7 +10,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/collectives/process_world.hpp"
-#include "comm/elastic/renewing_session.hpp"
+#include "comm/elastic/elastic_session.hpp"
 #include "comm/hmac.hpp"
 #include "comm/tcp/backend.hpp"
 #include "comm/tcp/mesh.hpp"
@@ -103,11 +103,11 @@ class TcpWorlds : public EpochWorlds {
 
 }  // namespace
 
-std::unique_ptr<Session> open_renewing(const LaunchOptions& options) {
+std::unique_ptr<Session> open_elastic(const LaunchOptions& options) {
   const asio::ip::address address = listening_address(options.meeting);
   auto participant = take_part(options, address);
-  return gossamer::open_renewing(options, std::move(participant),
-                                 std::make_unique<TcpWorlds>(options, address));
+  return gossamer::open_elastic(options, std::move(participant),
+                                std::make_unique<TcpWorlds>(options, address));
 }
 
 }  // namespace gossamer::tcp

@@ -1,5 +1,5 @@
 #pragma once
-// How ranks of the backend `tcp` go on when others die (comm/elastic/renewing_session.hpp). Their
+// How ranks of the backend `tcp` go on when others die (comm/elastic/elastic_session.hpp). Their
 // mesh has connections of its own. In every epoch they tell one another by it where they listen,
 // and make all connections of training anew.
 //
@@ -12,6 +12,6 @@
 
 namespace gossamer::tcp {
 
-std::unique_ptr<Session> open_renewing(const LaunchOptions& options);
+std::unique_ptr<Session> open_elastic(const LaunchOptions& options);
 
 }  // namespace gossamer::tcp

@@ -70,20 +70,20 @@ class ThreadCommunicator : public Communicator, private SharedMemory {
                            group_.get());
   }
 
-  // Every letter has a channel of its own, so it waits for nothing.
-  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
-    require_letter("send", peer, tag, rank(), size());
+  // Every tagged message has a channel of its own, so it waits for nothing.
+  Request send(int peer, int tag, ConstBlock message, OpContext context) override {
+    require_tagged("send", peer, tag, rank(), size());
     return worker_->submit(
-        message(MeetingKind::kLetter, rank_, peer,
-                letter_number(num_letters_sent_[peer * kNumTags + tag], tag), {.send = letter}),
+        message(MeetingKind::kTagged, rank_, peer,
+                tagged_number(num_tagged_sent_[peer * kNumTags + tag], tag), {.send = message}),
         std::move(context));
   }
 
-  Request receive(int peer, int tag, Block letter, OpContext context) override {
-    require_letter("receive", peer, tag, rank(), size());
-    return worker_->submit(message(MeetingKind::kLetter, peer, rank_,
-                                   letter_number(num_letters_received_[peer * kNumTags + tag], tag),
-                                   {.send = letter, .receive = letter}),
+  Request receive(int peer, int tag, Block message, OpContext context) override {
+    require_tagged("receive", peer, tag, rank(), size());
+    return worker_->submit(message(MeetingKind::kTagged, peer, rank_,
+                                   tagged_number(num_tagged_received_[peer * kNumTags + tag], tag),
+                                   {.send = message, .receive = message}),
                            std::move(context));
   }
 
@@ -162,12 +162,12 @@ class ThreadCommunicator : public Communicator, private SharedMemory {
                            group_.get());
   }
 
-  /// The next number of a letter with this tag; no two tags share one.
-  static std::int64_t letter_number(std::int64_t& count, int tag) {
+  /// The next number of a tagged message with this tag; no two tags share one.
+  static std::int64_t tagged_number(std::int64_t& count, int tag) {
     return kNumTags * count++ + tag;
   }
 
-  /// One side of a message or letter; place 0 sends, place 1 receives.
+  /// One side of a message or tagged message; place 0 sends, place 1 receives.
   std::unique_ptr<Operation> message(MeetingKind kind, int from, int to, std::int64_t number,
                                      Contribution contribution) {
     return make_thread_operation(
@@ -215,8 +215,8 @@ class ThreadCommunicator : public Communicator, private SharedMemory {
   std::map<int, std::int64_t> num_sent_;
   std::map<int, std::int64_t> num_received_;
   // For every peer and tag.
-  std::map<int, std::int64_t> num_letters_sent_;
-  std::map<int, std::int64_t> num_letters_received_;
+  std::map<int, std::int64_t> num_tagged_sent_;
+  std::map<int, std::int64_t> num_tagged_received_;
   std::int64_t num_collectives_ = 0;
   std::int64_t num_splits_ = 0;
   std::int64_t num_sharings_ = 0;
@@ -249,7 +249,7 @@ class ThreadSession : public EpochSession {
     worker_->stop();
   }
 
-  void desert() override {
+  void abandon() override {
     has_ended_ = true;
     worker_->stop();
     // Ranks that have not noticed yet need not wait for it.
@@ -331,7 +331,7 @@ std::unique_ptr<EpochSession> enter_threads(const std::shared_ptr<ThreadGroup>& 
 }
 
 Sessions open_threads(const LaunchOptions& options) {
-  if (options.fault.survives) return open_renewing_threads(options);
+  if (options.fault.survives) return open_elastic_threads(options);
   const int size = std::max(1, options.num_ranks);
   const int node_size = options.node_size > 0 ? options.node_size : size;
   const auto group = make_thread_world(size, /*survives=*/false);

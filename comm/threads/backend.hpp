@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "comm/elastic/renewing_session.hpp"
+#include "comm/elastic/elastic_session.hpp"
 #include "comm/options.hpp"
 #include "comm/session.hpp"
 #include "comm/threads/group.hpp"

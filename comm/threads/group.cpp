@@ -14,7 +14,7 @@ std::string_view name_of(MeetingKind kind) {
       return "exchange";
     case MeetingKind::kMessage:
       return "message";
-    case MeetingKind::kLetter:
+    case MeetingKind::kTagged:
       return "letter";
     case MeetingKind::kAllReduce:
       return "all-reduce";

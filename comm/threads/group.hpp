@@ -64,7 +64,7 @@ class ThreadHub {
 enum class MeetingKind : std::uint8_t {
   kExchange,
   kMessage,
-  kLetter,
+  kTagged,
   kAllReduce,
   kReduce,
   kBroadcast,
@@ -96,8 +96,8 @@ struct Meeting {
 class ThreadGroup {
  public:
   /// Names a meeting: its kind; two ranks, which are the pair (low, high) of an exchange, (from,
-  /// to) of a message or letter, or (-1, -1) for operations of all members; then a running number.
-  /// Letters of each tag have their own numbers.
+  /// to) of a message or tagged message, or (-1, -1) for operations of all members; then a running
+  /// number. Tagged messages of each tag have their own numbers.
   using Key = std::tuple<MeetingKind, int, int, std::int64_t>;
 
   ThreadGroup(std::shared_ptr<ThreadHub> hub, std::vector<int> world_ranks)

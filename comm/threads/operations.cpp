@@ -80,7 +80,7 @@ class ThreadOperation : public Operation {
   }
 
   [[nodiscard]] bool is_woken() const override { return true; }
-  [[nodiscard]] bool is_letter() const override { return config_.kind == MeetingKind::kLetter; }
+  [[nodiscard]] bool is_tagged() const override { return config_.kind == MeetingKind::kTagged; }
 
   [[nodiscard]] std::vector<int> waiting_for() const override {
     std::vector<int> late;
@@ -121,7 +121,7 @@ class ThreadOperation : public Operation {
     const std::vector<Contribution>& members = meeting_->members;
     switch (config_.kind) {
       case MeetingKind::kMessage:
-      case MeetingKind::kLetter:
+      case MeetingKind::kTagged:
         if (config_.place == config_.source) return;
         return copy_block(members[config_.source].send, receive_);
       case MeetingKind::kExchange:

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "comm/elastic/elastic_session.hpp"
 #include "comm/elastic/local_mesh.hpp"
-#include "comm/elastic/renewing_session.hpp"
 #include "comm/rendezvous/memory_store.hpp"
 #include "comm/threads/backend.hpp"
 #include "comm/threads/group.hpp"
@@ -61,7 +61,7 @@ class ThreadWorlds : public EpochWorlds {
 
 }  // namespace
 
-Sessions open_renewing_threads(const LaunchOptions& options) {
+Sessions open_elastic_threads(const LaunchOptions& options) {
   const auto network = std::make_shared<membership::LocalNetwork>();
   const auto store = std::make_shared<MemoryStore>();
   const auto groups = std::make_shared<EpochGroups>();
@@ -77,8 +77,8 @@ Sessions open_renewing_threads(const LaunchOptions& options) {
     auto participant = std::make_unique<Participant>(
         membership::make_local_mesh(network, member.address), std::move(record), member.id, first,
         participant_config(options));
-    sessions.push_back(open_renewing(options, std::move(participant),
-                                     std::make_unique<ThreadWorlds>(groups, options)));
+    sessions.push_back(open_elastic(options, std::move(participant),
+                                    std::make_unique<ThreadWorlds>(groups, options)));
   }
   return sessions;
 }

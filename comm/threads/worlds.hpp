@@ -1,5 +1,5 @@
 #pragma once
-// How ranks of the backend `threads` go on when others die (comm/elastic/renewing_session.hpp).
+// How ranks of the backend `threads` go on when others die (comm/elastic/elastic_session.hpp).
 // Their mesh and their store lie in the memory of the process. The members of an epoch meet in a
 // ThreadGroup of their own.
 //
@@ -11,6 +11,6 @@
 namespace gossamer {
 
 /// The sessions of all ranks that begin the run.
-Sessions open_renewing_threads(const LaunchOptions& options);
+Sessions open_elastic_threads(const LaunchOptions& options);
 
 }  // namespace gossamer

@@ -266,7 +266,7 @@ void ProgressWorker::wait_for(Active& entry, Wait wait) {
 
 bool ProgressWorker::is_awaited(const Active& entry) const {
   if (entry.wait != Wait::kPeers) return entry.wait == Wait::kDevice;
-  return !entry.operation->is_letter() || entry.completion.is_awaited() || num_draining_ > 0;
+  return !entry.operation->is_tagged() || entry.completion.is_awaited() || num_draining_ > 0;
 }
 
 void ProgressWorker::watch(double elapsed_s, bool progressed) {

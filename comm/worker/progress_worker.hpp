@@ -15,8 +15,9 @@
 // error. A CommError names rank, peers, bucket and round of the operation that failed. From then on
 // the worker receives nothing more. The owners of operations that were in flight stay alive until
 // the worker is destroyed. Time in which the whole process was stopped does not count as waiting.
-// For a letter only the time counts in which a thread waits for its request, or drains the worker.
-// An operation that waits for ranks which have all left the world (Attendance) fails much sooner.
+// For a tagged message only the time counts in which a thread waits for its request, or drains the
+// worker. An operation that waits for ranks which have all left the world (Attendance) fails much
+// sooner.
 //
 // Progress of an operation: its Progress has changed, or anything but a sign of life has moved on
 // the connections with the ranks that it is linked_with(), in either direction (Config::idle_s).
@@ -94,8 +95,8 @@ class Operation {
   /// Asked after start(): whether the next operation of the same channel may start before this one
   /// is over.
   [[nodiscard]] virtual bool lets_next_start() const { return true; }
-  /// A letter may take any time while no thread waits for it.
-  [[nodiscard]] virtual bool is_letter() const { return false; }
+  /// A tagged message may take any time while no thread waits for it.
+  [[nodiscard]] virtual bool is_tagged() const { return false; }
   /// Whether a peer that moves it on tells the worker's bell.
   [[nodiscard]] virtual bool is_woken() const { return false; }
   /// World ranks that have not done their part yet, as far as this rank can tell. Before start():

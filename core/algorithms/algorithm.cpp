@@ -86,11 +86,11 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
     return concat("the algorithm ", entry.name, " sends no encoded blocks; take codec fp32, or ",
                   "one of the algorithms ", names_with(&AlgorithmEntry::takes_codec));
   }
-  if (setting.renews && !entry.survives) {
+  if (setting.is_elastic && !entry.survives) {
     return concat("the algorithm ", entry.name, " cannot go on without a rank that dies; take ",
                   "one of the algorithms ", names_with(&AlgorithmEntry::survives));
   }
-  if (setting.renews && setting.tries_bucket_sizes) {
+  if (setting.is_elastic && setting.tries_bucket_sizes) {
     return concat("bucket_bytes is 0, which tries sizes of buckets, and a rank that dies ",
                   "meanwhile would end the run; give the size");
   }

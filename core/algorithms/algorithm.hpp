@@ -124,14 +124,14 @@ struct AlgorithmSetting {
   const Optimizer* optimizer = nullptr;
   /// The optimizers of groups of parameters.
   std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
-  /// The caller's own rule takes the optimizer's place (optim/own_rule.hpp).
-  bool has_own_rule = false;
+  /// The caller's own rule takes the optimizer's place (optim/external_optimizer.hpp).
+  bool has_external_optimizer = false;
   /// Null: work is done at once, on processors.
   const Stream* stream = nullptr;
   /// 0: not known yet.
   int num_ranks = 0;
   /// Ranks may be lost while the others go on (Communicator::is_elastic()).
-  bool renews = false;
+  bool is_elastic = false;
   /// The first steps try several sizes of buckets.
   bool tries_bucket_sizes = false;
   /// Steps between two means of the model's buffers; 0: none.

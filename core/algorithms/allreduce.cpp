@@ -175,7 +175,7 @@ AlgorithmFactory read_allreduce(const Options& options) {
     return std::make_unique<AllReduce>(read, setup);
   };
   return {make, [read](const AlgorithmSetting& setting) -> std::string {
-            if (read.delays && setting.renews) {
+            if (read.delays && setting.is_elastic) {
               return "algorithm.delay: 1 cannot go on without a rank that dies, because the sums "
                      "of the step before are lost with it; take delay 0";
             }

@@ -1,24 +1,24 @@
-// Asynchronous gossip: push-sum by letters (mailbox.hpp). A rank never waits for a rank that is
-// slow, only for one that it has not heard from for max_staleness of its own steps. So the fast
-// ranks make more steps than the slow ones.
+// Asynchronous gossip: push-sum by messages (async_exchange.hpp). A rank never waits for a rank
+// that is slow, only for one that it has not heard from for max_staleness of its own steps. So the
+// fast ranks make more steps than the slow ones.
 //
 //   z' = (s / s') z + sum of (m_j / s') z_j - u / s',   s' = s + sum of m_j
 //
-// where (z_j, m_j) are the letters that have come since the last step (Assran et al., ICML 2019;
+// where (z_j, m_j) are the messages that have come since the last step (Assran et al., ICML 2019;
 // Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent", ICML 2018, has
-// the idea without weights). A letter holds the whole model and leaves at the end of a step. Since
+// the idea without weights). A message holds the whole model and leaves at the end of a step. Since
 // no rank waits for it, this costs no time.
 //
 // Fast ranks pull the models towards their own data: with r_j steps of rank j in the time of one
 // step, the models go to the minimum of sum over j of r_j f_j. `rate_correction: true` multiplies a
 // rank's updates by the mean number of steps that the ranks have made since its last update, which
-// the letters tell. Then every rank's updates weigh the same in the long run, and those of a slow
+// the messages tell. Then every rank's updates weigh the same in the long run, and those of a slow
 // rank are large.
 //
-// When the mailbox closes, all letters are mixed into the models, so nothing is under way
-// afterwards, and there is nothing to forget. Saved state: that of the mailbox, which is the mass
-// of the rank (run/mass) and its share of all steps (run/share_of_steps), and the steps that its
-// updates stand for (run/steps_applied).
+// When the async_exchange closes, all messages are mixed into the models, so nothing is under way
+// afterwards, and there is nothing to forget. Saved state: that of the async_exchange, which is the
+// mass of the rank (run/mass) and its share of all steps (run/share_of_steps), and the steps that
+// its updates stand for (run/steps_applied).
 
 #include <algorithm>
 #include <optional>
@@ -50,16 +50,16 @@ class AsyncGossip : public Algorithm {
       const std::int64_t size = bucket.parameters().block().bytes();
       bytes += (size + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
     }
-    mailbox_ =
-        &setup.lanes.make_mailbox({.body_bytes = bytes,
-                                   .max_age = options.max_staleness,
-                                   .write = [this](const Block& body) { write(body); },
-                                   .mix = [this](const Mailbox::Taken& taken) { mix(taken); }});
+    async_exchange_ = &setup.lanes.make_async_exchange(
+        {.body_bytes = bytes,
+         .max_age = options.max_staleness,
+         .write = [this](const Block& body) { write(body); },
+         .mix = [this](const AsyncExchange::Taken& taken) { mix(taken); }});
   }
 
   Intake before_update(Bucket& bucket) override {
     if (!std::exchange(is_in_step_, true)) {
-      taken_ = mailbox_->take(setup_.progress.round());
+      taken_ = async_exchange_->take(setup_.progress.round());
       if (options_.corrects_rates) taken_.update_scale *= next_scale();
     }
     return {.keep = taken_.keep,
@@ -68,10 +68,11 @@ class AsyncGossip : public Algorithm {
   }
 
   void end_step() override {
-    // The call that repeats a step after loading: the closed mailbox has left nothing to repeat.
+    // The call that repeats a step after loading: the closed async_exchange has left nothing to
+    // repeat.
     if (!std::exchange(is_in_step_, false)) return;
-    mailbox_->release();
-    mailbox_->send(setup_.progress.round());
+    async_exchange_->release();
+    async_exchange_->send(setup_.progress.round());
   }
 
   void visit(StateVisitor& visitor) override {
@@ -79,7 +80,7 @@ class AsyncGossip : public Algorithm {
   }
 
  private:
-  /// Enqueues the copy of all parameters into a letter.
+  /// Enqueues the copy of all parameters into a message.
   void write(const Block& body) {
     for (Bucket& bucket : setup_.buckets) {
       const Block parameters = bucket.parameters().block();
@@ -87,8 +88,8 @@ class AsyncGossip : public Algorithm {
     }
   }
 
-  /// Mixes letters into the models, outside of steps.
-  void mix(const Mailbox::Taken& taken) {
+  /// Mixes messages into the models, outside of steps.
+  void mix(const AsyncExchange::Taken& taken) {
     for (Bucket& bucket : setup_.buckets) {
       enqueue_mix(setup_.stream, bucket.parameters().block(), taken.keep, inboxes_of(bucket, taken),
                   {}, setup_.simd);
@@ -96,7 +97,7 @@ class AsyncGossip : public Algorithm {
     }
   }
 
-  /// The bucket's parameters in a letter.
+  /// The bucket's parameters in a message.
   template <class AnyBlock>
   AnyBlock place_of(Bucket& bucket, const AnyBlock& body) {
     const Block parameters = bucket.parameters().block();
@@ -106,18 +107,18 @@ class AsyncGossip : public Algorithm {
     return place;
   }
 
-  std::vector<Inbox> inboxes_of(Bucket& bucket, const Mailbox::Taken& taken) {
+  std::vector<Inbox> inboxes_of(Bucket& bucket, const AsyncExchange::Taken& taken) {
     std::vector<Inbox> inboxes;
-    for (const Mailbox::Letter& letter : taken.letters) {
-      inboxes.push_back({place_of(bucket, letter.body), letter.weight});
+    for (const AsyncExchange::Message& message : taken.messages) {
+      inboxes.push_back({place_of(bucket, message.body), message.weight});
     }
     return inboxes;
   }
 
-  /// The mean number of steps of all ranks since this rank's last update, as far as letters have
+  /// The mean number of steps of all ranks since this rank's last update, as far as messages have
   /// told; at most kLargestScale. The next update makes up for the rest.
   double next_scale() {
-    const double due = mailbox_->mean_steps() - steps_applied_;
+    const double due = async_exchange_->mean_steps() - steps_applied_;
     const double scale = std::clamp(due, 0.0, kLargestScale);
     steps_applied_ += scale;
     return scale;
@@ -127,10 +128,10 @@ class AsyncGossip : public Algorithm {
 
   AsyncOptions options_;
   AlgorithmSetup setup_;
-  /// Of the buckets in a letter, in bytes.
+  /// Of the buckets in a message, in bytes.
   PerBucket<std::int64_t> offsets_;
-  Mailbox* mailbox_ = nullptr;
-  Mailbox::Taken taken_;
+  AsyncExchange* async_exchange_ = nullptr;
+  AsyncExchange::Taken taken_;
   bool is_in_step_ = false;
   /// The sum of the factors of all updates. The first update has the factor 1.
   double steps_applied_ = -1.0;
@@ -149,7 +150,7 @@ AlgorithmFactory read_async_gossip(const Options& options) {
   read.corrects_rates = options.read(async_gossip::kRateCorrection);
   return {
       [read](const AlgorithmSetup& setup) { return std::make_unique<AsyncGossip>(read, setup); },
-      [](const AlgorithmSetting& setting) { return why_no_mailbox(*setting.topology); }};
+      [](const AlgorithmSetting& setting) { return why_no_async_exchange(*setting.topology); }};
 }
 
 }  // namespace gossamer

@@ -242,7 +242,7 @@ AlgorithmFactory read_node_gossip(const Options& options) {
   };
   if (!has_shards) return make;
   return {make, [](const AlgorithmSetting& setting) -> std::string {
-            if (setting.has_own_rule) {
+            if (setting.has_external_optimizer) {
               return "algorithm.shard: optimizer shares the optimizer's states, and a rule of "
                      "somebody else's has states that nobody else knows; take shard: none";
             }

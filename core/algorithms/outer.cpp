@@ -305,7 +305,7 @@ constexpr std::int64_t kLongPeriod = 32;
 /// others: on one-peer-exp from 0.71 on with 8 ranks, and from 0.55 on with 16.
 constexpr double kMostMomentumOfPairs = 0.55;
 
-std::string doubt_about(const OuterOptions& options) {
+std::string warning_about(const OuterOptions& options) {
   constexpr std::string_view kAdvice =
       "; take algorithm.momentum=0.5, the default (docs/guide/algorithms.md)";
   if (options.follows_topology && options.momentum > kMostMomentumOfPairs) {
@@ -392,9 +392,9 @@ OuterOptions read_options(const Options& options) {
 
 }  // namespace
 
-std::string doubt_about_outer(const AlgorithmChoice& algorithm) {
+std::string outer_warning(const AlgorithmChoice& algorithm) {
   if (algorithm.name() != "outer") return "";
-  return doubt_about(read_options(Options::parse(algorithm.given())));
+  return warning_about(read_options(Options::parse(algorithm.given())));
 }
 
 AlgorithmFactory read_outer(const Options& options) {

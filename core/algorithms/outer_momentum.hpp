@@ -9,6 +9,6 @@ namespace gossamer {
 
 /// A sentence of warning if an outer momentum is likely to ruin a run of several ranks (see
 /// docs/guide/algorithms.md). Empty: there is nothing to say, or the algorithm is another one.
-std::string doubt_about_outer(const AlgorithmChoice& algorithm);
+std::string outer_warning(const AlgorithmChoice& algorithm);
 
 }  // namespace gossamer

@@ -237,18 +237,18 @@ void Bucket::update(BlockUpdate update) {
   is_updated_ = true;
 }
 
-OwnRuleStep Bucket::own_step() {
-  OwnRuleStep step{.bucket = index_,
-                   .parameters = own_update_.parameters,
-                   .segments = own_update_.segments,
-                   .lr = own_update_.lr,
-                   .update_scale = own_update_.intake.update_scale};
+ExternalStep Bucket::external_step() {
+  ExternalStep step{.bucket = index_,
+                    .parameters = own_update_.parameters,
+                    .segments = own_update_.segments,
+                    .lr = own_update_.lr,
+                    .update_scale = own_update_.intake.update_scale};
   if (own_update_.decision != nullptr) step.decision = read_decision(stream_, own_update_.decision);
   stream_.synchronize();
   return step;
 }
 
-void Bucket::finish_own_step() {
+void Bucket::finish_external_step() {
   write_rounded();
   BlockUpdate sending = std::exchange(own_update_, {});
   if (sending.intake.exchange.is_empty()) return;
@@ -276,7 +276,7 @@ void Bucket::begin_step() {
   last_own_gradients_ = std::exchange(own_gradients_, {});
 }
 
-void Bucket::take_back_update() {
+void Bucket::rollback_update() {
   for (Slot& slot : slots_) {
     if (std::exchange(slot.counted, false)) --slot.num_updates;
   }

@@ -29,8 +29,8 @@
 #include "core/bucket/parameter_settings.hpp"
 #include "core/exchange/shard.hpp"
 #include "optim/block_update.hpp"
+#include "optim/external_optimizer.hpp"
 #include "optim/optimizer.hpp"
-#include "optim/own_rule.hpp"
 
 namespace gossamer {
 
@@ -148,20 +148,21 @@ class Bucket {
   /// Mixes the parameters of the shard, and updates the parameters that have a gradient. The bucket
   /// adds its memory and its segments to the update, and multiplies the rate by
   /// Intake::update_scale. Inboxes have the elements of the shard. An optimizer without a rule
-  /// (Optimizer::has_rule()) leaves the rule to the caller: it applies its own to own_step(), and
-  /// then calls finish_own_step(), which copies or encodes the parameters for the next exchange.
+  /// (Optimizer::has_rule()) leaves the rule to the caller: it applies its own to external_step(),
+  /// and then calls finish_external_step(), which copies or encodes the parameters for the next
+  /// exchange.
   void update(BlockUpdate update);
   /// What a rule of the caller's gets after update(). Waits for the stream.
-  [[nodiscard]] OwnRuleStep own_step();
+  [[nodiscard]] ExternalStep external_step();
   /// The rule has changed the parameters.
-  void finish_own_step();
+  void finish_external_step();
   /// Enqueues the rounding of the parameters into the rounded copy, if there is one.
   void write_rounded();
   /// Makes the bucket ready for the gradients of the next step.
   void begin_step();
   /// Makes the last update() not count as a step of the optimizer, because it turned out to mix
   /// only.
-  void take_back_update();
+  void rollback_update();
 
   /// Shows the visitor parameters, states and numbers of updates, entry by entry. The stream's work
   /// must be done before. After loading, the rounding of the parameters may still be under way.
@@ -228,7 +229,7 @@ class Bucket {
   ConstBlock own_gradients_ = {};
   ConstBlock last_own_gradients_ = {};
   std::vector<Buffer> kept_gradients_;
-  /// What the last update() has left to the caller's rule, and to finish_own_step().
+  /// What the last update() has left to the caller's rule, and to finish_external_step().
   BlockUpdate own_update_ = {};
 };
 

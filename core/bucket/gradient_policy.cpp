@@ -99,7 +99,7 @@ const double* GradientPolicy::flag() const {
   return aborts() ? nullptr : flags_.block().as<double>().data() + 1;
 }
 
-void GradientPolicy::settle(Communicator* communicator) {
+void GradientPolicy::decide_step(Communicator* communicator) {
   settled_ = true;
   if (!skips()) return;
   const Block mine = part_of(flags_.block(), 0, 1);

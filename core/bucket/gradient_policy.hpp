@@ -52,7 +52,7 @@ enum class NonFinite : std::uint8_t {
   kAbort,
   kSkip,
   /// The owner of the gradients gets them as they are, and decides. For rules that are not the
-  /// engine's (optim/own_rule.hpp), whose parameters stay as they are.
+  /// engine's (optim/external_optimizer.hpp), whose parameters stay as they are.
   kKeep,
 };
 
@@ -121,7 +121,7 @@ class GradientPolicy {
   /// Decides whether the step is skipped. Call this once per step with deferred updates, after
   /// filling in all squares. The ranks of `communicator` decide together; with a null communicator
   /// this rank decides alone.
-  void settle(Communicator* communicator);
+  void decide_step(Communicator* communicator);
   /// Enqueues the decision about the gradients of a bucket, and returns its place in the stream's
   /// memory. `squares`: the squared norms of the bucket's gradients. `mean_factor`: the factor that
   /// turns the gradients into means (1 / size where they are sums over ranks).

@@ -161,7 +161,7 @@ class LaneFactory {
   }
   /// For algorithms without common rounds. It stays as long as a lane. Throws ConfigError where all
   /// ranks go in step.
-  virtual Mailbox& make_mailbox(Mailbox::Config /*config*/) {
+  virtual AsyncExchange& make_async_exchange(AsyncExchange::Config /*config*/) {
     throw ConfigError(
         "asynchronous algorithms need ranks that run on their own, and simulated ranks go in step; "
         "take gossip");

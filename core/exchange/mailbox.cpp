@@ -12,7 +12,7 @@
 namespace gossamer {
 namespace {
 
-constexpr int kLetterTag = 0;
+constexpr int kMessageTag = 0;
 constexpr int kAcknowledgementTag = 1;
 // What an acknowledgement says of the receiver.
 constexpr std::uint8_t kGoesOn = 0;
@@ -28,7 +28,7 @@ std::uint8_t& byte_of(const Buffer& buffer, std::size_t place = 0) {
 
 }  // namespace
 
-std::string why_no_mailbox(const Topology& topology) {
+std::string why_no_async_exchange(const Topology& topology) {
   if (topology.period().value_or(kManyRounds) > kLongestPeriod) {
     return concat("asynchronous ranks need a topology that repeats within ", kLongestPeriod,
                   " rounds, and ", topology.name(),
@@ -42,10 +42,10 @@ std::string why_no_mailbox(const Topology& topology) {
   return "";
 }
 
-Mailbox::Mailbox(Communicator& communicator, Stream& stream, LaneMetrics& metrics,
-                 const Topology& topology, Config config)
+AsyncExchange::AsyncExchange(Communicator& communicator, Stream& stream, LaneMetrics& metrics,
+                             const Topology& topology, Config config)
     : communicator_(communicator), stream_(stream), metrics_(metrics), config_(std::move(config)) {
-  const std::string reason = why_no_mailbox(topology);
+  const std::string reason = why_no_async_exchange(topology);
   if (!reason.empty()) throw ConfigError(reason);
   static_assert(sizeof(Header) <= kHeaderBytes);
   std::vector<int> out;
@@ -67,20 +67,20 @@ Mailbox::Mailbox(Communicator& communicator, Stream& stream, LaneMetrics& metric
   for (const std::uint8_t answer : {kGoesOn, kCloses}) byte_of(answers_, answer) = answer;
 }
 
-Buffer Mailbox::allocate(std::int64_t bytes) const {
+Buffer AsyncExchange::allocate(std::int64_t bytes) const {
   return stream_.allocate_host(bytes, DType::kUInt8);
 }
 
-Mailbox::Header& Mailbox::header_of(const Buffer& letter) {
-  return *static_cast<Header*>(letter.block().data);
+AsyncExchange::Header& AsyncExchange::header_of(const Buffer& message) {
+  return *static_cast<Header*>(message.block().data);
 }
 
-bool Mailbox::sends_in_round(std::int64_t step, int peer) const {
+bool AsyncExchange::sends_in_round(std::int64_t step, int peer) const {
   const auto round = static_cast<std::size_t>(step % std::ssize(rounds_));
   return std::ranges::binary_search(rounds_[round], peer);
 }
 
-void Mailbox::open(std::int64_t step) {
+void AsyncExchange::open(std::int64_t step) {
   is_open_ = true;
   for (OutEdge& edge : out_) {
     edge.is_closed = edge.is_served = false;
@@ -93,35 +93,35 @@ void Mailbox::open(std::int64_t step) {
   }
 }
 
-void Mailbox::post(InEdge& edge) {
+void AsyncExchange::post(InEdge& edge) {
   edge.arrival = communicator_.receive(
-      edge.peer, kLetterTag, edge.inbox.block(),
+      edge.peer, kMessageTag, edge.inbox.block(),
       {.label = {.what = "letter"}, .owner = edge.inbox.owner(), .ready = stream_.record()});
 }
 
-void Mailbox::free_edges() {
+void AsyncExchange::free_edges() {
   for (OutEdge& edge : out_) {
-    if (!edge.letter || !edge.sent.done() || !edge.acknowledged.done()) continue;
+    if (!edge.message || !edge.sent.done() || !edge.acknowledged.done()) continue;
     edge.sent.wait();
     edge.acknowledged.wait();
-    edge.letter.reset();
+    edge.message.reset();
   }
 }
 
-bool Mailbox::may_carry_mass(const OutEdge& edge) {
-  return !edge.letter && byte_of(edge.answer) != kCloses;
+bool AsyncExchange::may_carry_mass(const OutEdge& edge) {
+  return !edge.message && byte_of(edge.answer) != kCloses;
 }
 
-bool Mailbox::is_overdue(const InEdge& edge, std::int64_t step) const {
+bool AsyncExchange::is_overdue(const InEdge& edge, std::int64_t step) const {
   return config_.max_age && !edge.is_closed && !edge.arrival.done() &&
          step - edge.heard > *config_.max_age;
 }
 
-void Mailbox::send_along(const std::vector<OutEdge*>& edges, bool is_last) {
+void AsyncExchange::send_along(const std::vector<OutEdge*>& edges, bool is_last) {
   if (edges.empty()) return;
   const auto count = static_cast<double>(edges.size());
-  // A last letter has no mass, so that to close twice moves no model.
-  MailboxState share{.mass = 0.0, .steps = 0.0};
+  // A last message has no mass, so that to close twice moves no model.
+  AsyncExchangeState share{.mass = 0.0, .steps = 0.0};
   if (!is_last) {
     share = {.mass = state_.mass / (1.0 + count), .steps = state_.steps / (1.0 + count)};
   }
@@ -136,15 +136,15 @@ void Mailbox::send_along(const std::vector<OutEdge*>& edges, bool is_last) {
   header_of(**copy) = {.share = share, .is_last = is_last ? 1 : 0};
   if (!is_last) config_.write(part_of(block, kHeaderBytes, config_.body_bytes));
   for (OutEdge* edge : edges) {
-    edge->letter = *copy;
+    edge->message = *copy;
     edge->is_served = true;
     edge->is_closed = is_last;
     const OpContext context{
         .label = {.what = "letter"}, .owner = (*copy)->owner(), .ready = stream_.record()};
-    edge->sent = communicator_.send(edge->peer, kLetterTag, block, context);
+    edge->sent = communicator_.send(edge->peer, kMessageTag, block, context);
     metrics_.bytes_sent += static_cast<double>(block.bytes());
-    ++counters_.num_letters;
-    // The receiver knows that a last letter is the last.
+    ++counters_.num_messages;
+    // The receiver knows that a last message is the last.
     if (is_last) continue;
     edge->acknowledged = communicator_.receive(
         edge->peer, kAcknowledgementTag, edge->answer.block(),
@@ -152,10 +152,10 @@ void Mailbox::send_along(const std::vector<OutEdge*>& edges, bool is_last) {
   }
 }
 
-void Mailbox::wait_for_news(RequestState::Operations awaited, bool awaits_own) {
+void AsyncExchange::wait_for_news(RequestState::Operations awaited, bool awaits_own) {
   RequestState::Operations others;
   for (const OutEdge& edge : out_) {
-    if (!edge.letter) continue;
+    if (!edge.message) continue;
     const bool is_sent = edge.sent.done();
     const bool is_acknowledged = edge.acknowledged.done();
     // The caller has not seen yet that this edge is free.
@@ -166,7 +166,7 @@ void Mailbox::wait_for_news(RequestState::Operations awaited, bool awaits_own) {
   if (!awaited.empty()) RequestState::wait_for_any(awaited, others);
 }
 
-Mailbox::Taken Mailbox::take_arrived(std::int64_t step) {
+AsyncExchange::Taken AsyncExchange::take_arrived(std::int64_t step) {
   Taken taken;
   const double before = state_.mass;
   for (InEdge& edge : in_) {
@@ -179,21 +179,21 @@ Mailbox::Taken Mailbox::take_arrived(std::int64_t step) {
     if (edge.is_closed) continue;
     state_.mass += header.share.mass;
     state_.steps += header.share.steps;
-    taken.letters.push_back(
+    taken.messages.push_back(
         {part_of(edge.inbox.block(), kHeaderBytes, config_.body_bytes), header.share.mass});
   }
   taken.keep = before / state_.mass;
   taken.update_scale = 1.0 / state_.mass;
-  for (Letter& letter : taken.letters) letter.weight /= state_.mass;
+  for (Message& message : taken.messages) message.weight /= state_.mass;
   return taken;
 }
 
-void Mailbox::release() { acknowledge(kGoesOn); }
+void AsyncExchange::release() { acknowledge(kGoesOn); }
 
-void Mailbox::acknowledge(std::uint8_t answer) {
+void AsyncExchange::acknowledge(std::uint8_t answer) {
   for (InEdge& edge : in_) {
     if (!std::exchange(edge.is_taken, false) || edge.is_closed) continue;
-    // First the receive: the next letter follows the acknowledgement.
+    // First the receive: the next message follows the acknowledgement.
     post(edge);
     communicator_.send(edge.peer, kAcknowledgementTag, part_of(answers_.block(), answer, 1),
                        {.label = {.what = "acknowledgement"},
@@ -202,7 +202,7 @@ void Mailbox::acknowledge(std::uint8_t answer) {
   }
 }
 
-Mailbox::Taken Mailbox::take(std::int64_t step) {
+AsyncExchange::Taken AsyncExchange::take(std::int64_t step) {
   if (!is_open_) open(step);
   const auto overdue = [&](const InEdge& edge) { return is_overdue(edge, step); };
   if (std::ranges::any_of(in_, overdue)) {
@@ -216,8 +216,8 @@ Mailbox::Taken Mailbox::take(std::int64_t step) {
       for (const InEdge& edge : in_) {
         if (overdue(edge)) awaited.push_back(edge.arrival.state());
       }
-      // The letters may have come just now. Then this rank must not wait for acknowledgements: the
-      // ranks that owe them may wait for its next letter.
+      // The messages may have come just now. Then this rank must not wait for acknowledgements: the
+      // ranks that owe them may wait for its next message.
       if (awaited.empty()) break;
       wait_for_news(std::move(awaited), /*awaits_own=*/false);
     } while (std::ranges::any_of(in_, overdue));
@@ -230,12 +230,12 @@ Mailbox::Taken Mailbox::take(std::int64_t step) {
   return taken;
 }
 
-std::int64_t Mailbox::num_busy() {
+std::int64_t AsyncExchange::num_busy() {
   free_edges();
-  return std::ranges::count_if(out_, [](const OutEdge& edge) { return edge.letter != nullptr; });
+  return std::ranges::count_if(out_, [](const OutEdge& edge) { return edge.message != nullptr; });
 }
 
-void Mailbox::send(std::int64_t step) {
+void AsyncExchange::send(std::int64_t step) {
   if (!is_open_) throw std::logic_error("Mailbox: send() before take()");
   free_edges();
   state_.steps += 1.0;
@@ -247,26 +247,26 @@ void Mailbox::send(std::int64_t step) {
   send_along(edges, /*is_last=*/false);
 }
 
-void Mailbox::visit(StateVisitor& visitor) {
+void AsyncExchange::visit(StateVisitor& visitor) {
   visitor.number("run/mass", state_.mass);
   visitor.number("run/share_of_steps", state_.steps);
 }
 
-void Mailbox::close() {
+void AsyncExchange::close() {
   if (!is_open_) open(0);
   const auto is_over = [this] {
     return std::ranges::all_of(in_, [](const InEdge& edge) { return edge.is_closed; }) &&
            std::ranges::all_of(out_,
-                               [](const OutEdge& edge) { return edge.is_closed && !edge.letter; });
+                               [](const OutEdge& edge) { return edge.is_closed && !edge.message; });
   };
   for (;;) {
     const Taken taken = take_arrived(0);
-    if (!taken.letters.empty()) config_.mix(taken);
+    if (!taken.messages.empty()) config_.mix(taken);
     acknowledge(kCloses);
     free_edges();
     std::vector<OutEdge*> edges;
     for (OutEdge& edge : out_) {
-      if (!edge.letter && !edge.is_closed) edges.push_back(&edge);
+      if (!edge.message && !edge.is_closed) edges.push_back(&edge);
     }
     send_along(edges, /*is_last=*/true);
     if (is_over()) break;

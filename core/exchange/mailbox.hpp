@@ -1,46 +1,47 @@
 #pragma once
-// A mailbox carries one rank's part of asynchronous push-sum. The ranks send one another letters
-// when they are ready, and do not agree on a time. A rank waits only when it has not heard from a
-// rank for too many of its own steps.
+// A async_exchange carries one rank's part of asynchronous push-sum. The ranks send one another
+// messages when they are ready, and do not agree on a time. A rank waits only when it has not heard
+// from a rank for too many of its own steps.
 //
-// Every rank has a model z and a mass s, which is 1 at first. A letter holds a copy of z and a part
-// of the mass. Over all ranks and all letters on their way, the sums of s and of s z do not change
-// by communication: a letter is never overwritten, and mass that cannot be sent stays. So z
+// Every rank has a model z and a mass s, which is 1 at first. A message holds a copy of z and a
+// part of the mass. Over all ranks and all messages on their way, the sums of s and of s z do not
+// change by communication: a message is never overwritten, and mass that cannot be sent stays. So z
 // converges to the mean sum of s z / sum of s although no rank knows the weights of others.
 // Sources: Kempe, Dobra and Gehrke, FOCS 2003; Assran et al., "Stochastic gradient push for
 // distributed deep learning", ICML 2019 (overlap SGP).
 //
 // A rank sends along its out-edges and hears along its in-edges: those of all rounds of the
-// topology's period. An out-edge is busy from the letter until the receiver's acknowledgement, so
-// an edge holds at most one letter that is not used yet. A step k of this rank:
+// topology's period. An out-edge is busy from the message until the receiver's acknowledgement, so
+// an edge holds at most one message that is not used yet. A step k of this rank:
 //
-//   take(k)     waits until for every in-edge a letter is here, or k - (the step that used the last
-//               letter) <= max_age; then s' = s + sum of the letters' masses. The caller sets
-//               z <- (s / s') z + sum of (mass / s') z_letter - update / s'.
-//   release()   acknowledges the letters.
+//   take(k)     waits until for every in-edge a message is here, or k - (the step that used the
+//   last
+//               message) <= max_age; then s' = s + sum of the messages' masses. The caller sets
+//               z <- (s / s') z + sum of (mass / s') z_message - update / s'.
+//   release()   acknowledges the messages.
 //   send(k)     F = the free out-edges of round k; sends (z, s / (1 + |F|)) along each, and keeps
 //               the rest of the mass.
 //
-// While take() waits, it also serves every free out-edge of the period that has had no letter since
-// the last update: it sends (z, s / 2) and keeps the other half. So a rank that waits has served
-// all its out-edges, or its letters are at their receivers. If q waits for r, then r computes and
-// will send, or r waits and its letter is under way to q. Hence no ranks wait for one another in a
-// circle. To serve only the edges of round k is not enough.
+// While take() waits, it also serves every free out-edge of the period that has had no message
+// since the last update: it sends (z, s / 2) and keeps the other half. So a rank that waits has
+// served all its out-edges, or its messages are at their receivers. If q waits for r, then r
+// computes and will send, or r waits and its message is under way to q. Hence no ranks wait for one
+// another in a circle. To serve only the edges of round k is not enough.
 //
-// close() is collective. A rank sends a last letter, without mass, along every out-edge, and goes
-// on using letters until it has the last one of every in-edge. Then no message is under way, the
+// close() is collective. A rank sends a last message, without mass, along every out-edge, and goes
+// on using messages until it has the last one of every in-edge. Then no message is under way, the
 // masses of all ranks sum to their number, and the mean of the models is that of s z. The first
-// take() after close() opens the mailbox again.
+// take() after close() opens the async_exchange again.
 //
-// Other ranks may still make steps while this one closes. It acknowledges their letters and says
+// Other ranks may still make steps while this one closes. It acknowledges their messages and says
 // that it closes; after that they send it no mass. If they did, a rank that goes on would get
 // nothing back, its mass would shrink in every step, and its updates, divided by the mass, would
 // grow without bound.
 //
-// Letters also spread the number of steps, as another push-sum: mean_steps() follows the mean
+// Messages also spread the number of steps, as another push-sum: mean_steps() follows the mean
 // number of steps of all ranks.
 //
-// Invariant: after take(k), k - (the step that used the last letter), the age, is at most max_age.
+// Invariant: after take(k), k - (the step that used the last message), the age, is at most max_age.
 // Errors: CommError; std::logic_error for calls in the wrong order. Not thread safe.
 
 #include <cstdint>
@@ -58,58 +59,58 @@
 namespace gossamer {
 
 /// The numbers that push-sum spreads.
-struct MailboxState {
+struct AsyncExchangeState {
   double mass = 1.0;
   /// This rank's share of all steps of all ranks; divided by the mass: their mean.
   double steps = 0.0;
 };
 
-class Mailbox {
+class AsyncExchange {
  public:
-  struct Letter {
+  struct Message {
     ConstBlock body = {};
     double weight = 0.0;
   };
-  /// What a step mixes in: z <- keep z + sum of weight * letter - update_scale * update.
+  /// What a step mixes in: z <- keep z + sum of weight * message - update_scale * update.
   struct Taken {
     double keep = 1.0;
-    std::vector<Letter> letters = {};
+    std::vector<Message> messages = {};
     double update_scale = 1.0;
   };
   struct Config {
-    /// Bytes of the model in a letter.
+    /// Bytes of the model in a message.
     std::int64_t body_bytes = 0;
-    /// The rank waits when the last letter it has used is older than so many of its own steps. 0:
-    /// it uses a new letter in every step. Null: it never waits.
+    /// The rank waits when the last message it has used is older than so many of its own steps. 0:
+    /// it uses a new message in every step. Null: it never waits.
     std::optional<std::int64_t> max_age = {};
     /// Enqueues the copy of the model z into the block, which has body_bytes elements.
     std::function<void(const Block& body)> write = {};
-    /// Enqueues z <- keep z + sum of weight * letter, for letters that z takes in at close().
+    /// Enqueues z <- keep z + sum of weight * message, for messages that z takes in at close().
     std::function<void(const Taken& taken)> mix = {};
   };
   struct Counters {
-    /// The largest age of a letter after a take().
+    /// The largest age of a message after a take().
     std::int64_t largest_age = 0;
-    std::int64_t num_letters = 0;
+    std::int64_t num_messages = 0;
   };
-  /// `stream` works off what Config::write enqueues. The mailbox adds waits and bytes to `metrics`.
-  /// The references but `topology` must outlive the mailbox. Throws ConfigError for a topology that
-  /// why_no_mailbox() refuses.
-  Mailbox(Communicator& communicator, Stream& stream, LaneMetrics& metrics,
-          const Topology& topology, Config config);
+  /// `stream` works off what Config::write enqueues. The async_exchange adds waits and bytes to
+  /// `metrics`. The references but `topology` must outlive the async_exchange. Throws ConfigError
+  /// for a topology that why_no_async_exchange() refuses.
+  AsyncExchange(Communicator& communicator, Stream& stream, LaneMetrics& metrics,
+                const Topology& topology, Config config);
 
-  /// See above. `step` counts this rank's steps from 0. The letters stay until release().
+  /// See above. `step` counts this rank's steps from 0. The messages stay until release().
   Taken take(std::int64_t step);
-  /// The work that reads the letters must have been given to the stream.
+  /// The work that reads the messages must have been given to the stream.
   void release();
   /// The work that writes z must have been given to the stream.
   void send(std::int64_t step);
   /// Collective; see above.
   void close();
 
-  /// Letters of this rank that are not used yet, as far as this rank knows.
+  /// Messages of this rank that are not used yet, as far as this rank knows.
   [[nodiscard]] std::int64_t num_busy();
-  [[nodiscard]] const MailboxState& state() const { return state_; }
+  [[nodiscard]] const AsyncExchangeState& state() const { return state_; }
   /// Shows the visitor this rank's mass and share of all steps. After close() only.
   void visit(StateVisitor& visitor);
   [[nodiscard]] double mean_steps() const { return state_.steps / state_.mass; }
@@ -117,13 +118,13 @@ class Mailbox {
 
  private:
   struct Header {
-    MailboxState share = {};
+    AsyncExchangeState share = {};
     std::int64_t is_last = 0;
   };
   struct OutEdge {
     int peer = 0;
-    /// A letter that is sent or not acknowledged; null: the edge is free.
-    std::shared_ptr<const Buffer> letter = {};
+    /// A message that is sent or not acknowledged; null: the edge is free.
+    std::shared_ptr<const Buffer> message = {};
     Request sent = {};
     Request acknowledged = {};
     /// One byte: the last acknowledgement.
@@ -142,22 +143,22 @@ class Mailbox {
 
   [[nodiscard]] bool sends_in_round(std::int64_t step, int peer) const;
   [[nodiscard]] Buffer allocate(std::int64_t bytes) const;
-  [[nodiscard]] static Header& header_of(const Buffer& letter);
+  [[nodiscard]] static Header& header_of(const Buffer& message);
   void open(std::int64_t step);
   void post(InEdge& edge);
-  /// Learns which letters have been acknowledged. Throws what an operation failed with.
+  /// Learns which messages have been acknowledged. Throws what an operation failed with.
   void free_edges();
-  /// Acknowledges the letters that have been taken.
+  /// Acknowledges the messages that have been taken.
   void acknowledge(std::uint8_t answer);
-  /// Whether a letter with mass may be sent along the edge.
+  /// Whether a message with mass may be sent along the edge.
   [[nodiscard]] static bool may_carry_mass(const OutEdge& edge);
   [[nodiscard]] bool is_overdue(const InEdge& edge, std::int64_t step) const;
-  /// Sends the same letter along all `edges`, which are free.
+  /// Sends the same message along all `edges`, which are free.
   void send_along(const std::vector<OutEdge*>& edges, bool is_last);
-  /// Waits until one of `awaited` is over, or one of this rank's own letters on their way moves on.
-  /// `awaits_own`: the rank cannot go on without these either.
+  /// Waits until one of `awaited` is over, or one of this rank's own messages on their way moves
+  /// on. `awaits_own`: the rank cannot go on without these either.
   void wait_for_news(RequestState::Operations awaited, bool awaits_own);
-  /// Takes the letters that have arrived.
+  /// Takes the messages that have arrived.
   Taken take_arrived(std::int64_t step);
 
   Communicator& communicator_;
@@ -168,16 +169,16 @@ class Mailbox {
   std::vector<std::vector<int>> rounds_;
   std::vector<OutEdge> out_;
   std::vector<InEdge> in_;
-  /// Memory for letters. An entry is free when this is its only holder.
+  /// Memory for messages. An entry is free when this is its only holder.
   std::vector<std::shared_ptr<Buffer>> copies_;
   /// The acknowledgements that a rank may send, each at its own place.
   Buffer answers_;
-  MailboxState state_;
+  AsyncExchangeState state_;
   Counters counters_;
   bool is_open_ = false;
 };
 
 /// Says why a topology does not suit asynchronous ranks, with advice; empty if it does.
-std::string why_no_mailbox(const Topology& topology);
+std::string why_no_async_exchange(const Topology& topology);
 
 }  // namespace gossamer

@@ -180,15 +180,15 @@ const LaneSetup& PeerLanes::setup_for(const LaneSpec& spec) const {
 }
 
 double PeerLanes::model_weight() const {
-  if (mailbox_) return mailbox_->state().mass;
+  if (async_exchange_) return async_exchange_->state().mass;
   if (nodes_) return nodes_->between.model_weight();
   const auto peers = peers_.find(LaneResult::kMix);
   return peers == peers_.end() ? 1.0 : peers->second->weight();
 }
 
 void PeerLanes::resume(double weight) {
-  // A mailbox saves its mass itself.
-  if (mailbox_) return;
+  // A async_exchange saves its mass itself.
+  if (async_exchange_) return;
   if (nodes_) return nodes_->between.resume(weight);
   for (const auto& [result, peers] : peers_) peers->resume(weight);
 }
@@ -198,7 +198,7 @@ void PeerLanes::drain() {
   synchronize_host();
   for (const MadeLane& made_lane : made()) made_lane.lane->drain();
   synchronize_host();
-  if (mailbox_) mailbox_->close();
+  if (async_exchange_) async_exchange_->close();
   if (!nodes_) return;
   nodes_->between.drain();
   nodes_->inside.drain();
@@ -223,7 +223,7 @@ void PeerLanes::visit(
     for (std::string& name : names) name = concat(name, "/", made_lane.spec.content);
     made_lane.lane->visit(visitor, names);
   }
-  if (mailbox_) mailbox_->visit(visitor);
+  if (async_exchange_) async_exchange_->visit(visitor);
 }
 
 void PeerLanes::drop_lanes() {
@@ -232,7 +232,7 @@ void PeerLanes::drop_lanes() {
     const SynchronizedScope scope(on_host_->stream);
   }
   drop_made();
-  mailbox_.reset();
+  async_exchange_.reset();
   for (const auto& [size, nodes] : all_nodes_) {
     nodes->between.drop_lanes();
     nodes->inside.drop_lanes();
@@ -253,8 +253,8 @@ std::unique_ptr<Lane> PeerLanes::make(const LaneSpec& spec) {
   if (sums && encodes) {
     if (setup.codec->is_sparse()) return make_gathered_sum_lane(setup, spec);
     Communicator& world = setup.communicator;
-    return make_coded_sum_lane(setup, {.shards = world, .results = world.twin("coded results")},
-                               spec);
+    return make_coded_sum_lane(
+        setup, {.shards = world, .results = world.duplicate("coded results")}, spec);
   }
   if (encodes) return make_coded(spec);
   Peers& peers = peers_of(spec.result);
@@ -281,11 +281,11 @@ std::unique_ptr<Lane> PeerLanes::make_coded(const LaneSpec& spec) {
                                     spec);
 }
 
-Mailbox& PeerLanes::make_mailbox(Mailbox::Config config) {
+AsyncExchange& PeerLanes::make_async_exchange(AsyncExchange::Config config) {
   if (!setup_.topology) throw std::logic_error("PeerLanes: a mailbox needs a topology");
-  mailbox_ = std::make_unique<Mailbox>(setup_.communicator, setup_.stream, setup_.metrics,
-                                       *setup_.topology, std::move(config));
-  return *mailbox_;
+  async_exchange_ = std::make_unique<AsyncExchange>(
+      setup_.communicator, setup_.stream, setup_.metrics, *setup_.topology, std::move(config));
+  return *async_exchange_;
 }
 
 }  // namespace gossamer

@@ -29,32 +29,32 @@ class PeerLanes : public LaneFactory {
   PeerLanes(const PeerLanes&) = delete;
   PeerLanes& operator=(const PeerLanes&) = delete;
 
-  Mailbox& make_mailbox(Mailbox::Config config) override;
+  AsyncExchange& make_async_exchange(AsyncExchange::Config config) override;
   Stream& host_stream() override;
   NodeLanes split_by_node() override;
   [[nodiscard]] int node_size() const override;
   [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
   [[nodiscard]] std::int64_t num_tree_peers() const override;
 
-  /// Makes the stream wait for all lanes, also those between and inside nodes. Closes the mailbox,
-  /// which is collective.
+  /// Makes the stream wait for all lanes, also those between and inside nodes. Closes the
+  /// async_exchange, which is collective.
   void drain();
   /// Drops what has arrived in all lanes but those whose LaneSpec says otherwise. Called after
   /// drain().
   void forget();
-  /// Shows the visitor the state of all lanes and of the mailbox, after drain(). `names_of` names
-  /// the parameters of a bucket.
+  /// Shows the visitor the state of all lanes and of the async_exchange, after drain(). `names_of`
+  /// names the parameters of a bucket.
   void visit(StateVisitor& visitor,
              const std::function<std::vector<std::string>(std::int64_t bucket)>& names_of);
-  /// Drops all lanes and the mailbox. The algorithm that uses them must be gone.
+  /// Drops all lanes and the async_exchange. The algorithm that uses them must be gone.
   void drop_lanes();
 
   /// Lanes made from now on follow another topology, from its round 0 on. Call it after
   /// drop_lanes(). Sub-communicators stay, for topologies with the same groups.
   void set_topology(std::shared_ptr<const Topology> topology);
-  /// This rank's weight in the mean of all ranks' models: with a mailbox its mass, after drain();
-  /// else the push-sum weight of its parameters, as long as the last round is not mixed in, which
-  /// is 1 if the topology is not directed. The weights sum to the number of ranks.
+  /// This rank's weight in the mean of all ranks' models: with a async_exchange its mass, after
+  /// drain(); else the push-sum weight of its parameters, as long as the last round is not mixed
+  /// in, which is 1 if the topology is not directed. The weights sum to the number of ranks.
   [[nodiscard]] double model_weight() const;
   /// For a run that goes on from a state: `weight` is model_weight() at saving. The lanes then send
   /// the round that was under way at saving, before any other.
@@ -89,7 +89,7 @@ class PeerLanes : public LaneFactory {
   SubCommunicators parts_;
   /// The shared memory of the last lanes; null: no lane has slots.
   std::shared_ptr<HostMemory> memory_;
-  std::unique_ptr<Mailbox> mailbox_;
+  std::unique_ptr<AsyncExchange> async_exchange_;
   std::unique_ptr<const Topology> complete_;
   std::map<LaneResult, std::unique_ptr<Peers>> peers_;
   /// By the number of ranks in a node. They stay, so that topologies may take turns.

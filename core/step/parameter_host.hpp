@@ -22,7 +22,7 @@ class ParameterHost {
   virtual void parameters_have_moved() = 0;
   /// Waits until no exchange is under way. What others have written to the parameters since the
   /// last step counts from here on.
-  virtual void settle_parameters() = 0;
+  virtual void drain_parameters() = 0;
   /// A bucket has been updated: its gradients are used up.
   virtual void after_update(const BucketSpec& spec) = 0;
   /// Collective, before the first step: the parameters become their means over all ranks. `weight`

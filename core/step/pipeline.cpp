@@ -16,7 +16,7 @@ namespace gossamer {
 namespace {
 
 Pipeline::Config checked(Pipeline::Config config) {
-  if (config.own_rule) {
+  if (config.external_optimizer) {
     if (config.optimizer) throw ConfigError("training has two rules: an optimizer, and its own");
     config.optimizer = make_mixing_optimizer();
   }
@@ -35,7 +35,7 @@ std::vector<ParameterInfo> checked(std::vector<ParameterInfo> parameters,
   for (const ParameterInfo& info : parameters) {
     const Optimizer& own = info.optimizer ? *info.optimizer : *config.optimizer;
     const bool differs = !same_kind(own, *config.optimizer);
-    if (differs && config.own_rule) {
+    if (differs && config.external_optimizer) {
       throw ConfigError(concat(info.name, " has an optimizer, and training has a rule of its own"));
     }
     if (differs && (own.frozen_moments() || config.optimizer->frozen_moments())) {
@@ -58,10 +58,10 @@ AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted, int nu
   AlgorithmSetting setting = wanted.setting();
   setting.optimizer = optimizer.get();
   setting.group_optimizers = group_optimizers;
-  setting.has_own_rule = own_rule != nullptr;
+  setting.has_external_optimizer = external_optimizer != nullptr;
   setting.stream = stream;
   setting.num_ranks = num_ranks;
-  setting.renews = is_elastic;
+  setting.is_elastic = is_elastic;
   setting.tries_bucket_sizes = bucket_bytes == 0;
   setting.average_buffers_every = average_buffers_every;
   return setting;
@@ -85,8 +85,8 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
                    ParameterHost& host)
     : Pipeline(communicator, std::move(config), std::move(parameters), &host) {
-  if (config_.begins_detached) go_alone();
-  tell_doubt();
+  if (config_.begins_detached) stop_exchanging();
+  warn_of_algorithm();
 }
 
 Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<ParameterInfo> parameters,
@@ -101,7 +101,7 @@ Pipeline::~Pipeline() = default;
 void Pipeline::make_lanes() {
   // In rounds to come some ranks may exchange while others do not.
   communicator_.connect();
-  // For the sum of flags of GradientPolicy::settle().
+  // For the sum of flags of GradientPolicy::decide_step().
   reserved_ = communicator_.reserve(1, DType::kFloat64, 2);
   lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
                                                  .communicator = communicator_,
@@ -116,15 +116,15 @@ void Pipeline::make_lanes() {
 
 template <class Part>
 void Pipeline::run_or_detach(const Part& part) {
-  if (!alone_) {
+  if (!detached_) {
     try {
       return part(*algorithm_);
     } catch (const PeerLost&) {
       if (!communicator_.is_elastic()) throw;
-      go_alone();
+      stop_exchanging();
     }
   }
-  part(*alone_);
+  part(*detached_);
 }
 
 void Pipeline::build(bool begins_detached, std::vector<ParameterMemory> memory) {
@@ -134,7 +134,7 @@ void Pipeline::build(bool begins_detached, std::vector<ParameterMemory> memory) 
   if (begins_detached) setting.num_ranks = 0;
   config_.exchange.algorithm.check(setting);
   if (begins_detached) {
-    go_alone();
+    stop_exchanging();
   } else {
     make_lanes();
   }
@@ -165,7 +165,7 @@ void Pipeline::make_buckets(std::vector<ParameterMemory> memory) {
     }
     first_entry += std::ssize(entries);
   }
-  if (!alone_) make_algorithm();
+  if (!detached_) make_algorithm();
 }
 
 void Pipeline::make_algorithm() {
@@ -191,8 +191,8 @@ void Pipeline::drop_algorithm() {
 
 PipelineState Pipeline::state() const {
   if (!step_.has_started) return PipelineState::kTracing;
-  if (!algorithm_ && !alone_) return PipelineState::kBroken;
-  if (held_.is_held()) return PipelineState::kHeld;
+  if (!algorithm_ && !detached_) return PipelineState::kBroken;
+  if (uncommitted_.is_pending()) return PipelineState::kUncommitted;
   const bool inside = std::ranges::any_of(buckets_, &Bucket::has_gradients);
   return inside ? PipelineState::kInStep : PipelineState::kReady;
 }
@@ -200,7 +200,7 @@ PipelineState Pipeline::state() const {
 void Pipeline::gradient_ready(std::int64_t parameter, ConstBlock gradient) {
   const ScopedTimer timer(metrics_.pipeline_s);
   close_step();
-  check_not_held();
+  check_committed();
   Place& place = places_.at(static_cast<std::size_t>(parameter));
   place.is_offered = true;
   Bucket& bucket = buckets_[place.bucket];
@@ -230,7 +230,7 @@ void Pipeline::advance() {
       run_or_detach([&](Algorithm& algorithm) { algorithm.gradients_ready(bucket); });
     }
     if (defers()) continue;
-    settle_gradients(bucket);
+    finish_gradients(bucket);
     update(bucket);
   }
 }
@@ -244,7 +244,7 @@ bool Pipeline::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gra
   return policy_.skips() || !std::isnan(squares.as<double>()[0]);
 }
 
-void Pipeline::settle_gradients(Bucket& bucket) {
+void Pipeline::finish_gradients(Bucket& bucket) {
   {
     const UpdateTimer timer(metrics_);
     run_or_detach([&](Algorithm& algorithm) { algorithm.final_gradients(bucket); });
@@ -261,7 +261,7 @@ void Pipeline::settle_gradients(Bucket& bucket) {
 
 void Pipeline::update(Bucket& bucket) {
   mix_and_update(bucket);
-  if (config_.own_rule) apply_own_rule({&bucket, 1});
+  if (config_.external_optimizer) apply_external_optimizer({&bucket, 1});
   send(bucket);
 }
 
@@ -271,7 +271,7 @@ void Pipeline::update_all() {
     return;
   }
   for (Bucket& bucket : buckets_) mix_and_update(bucket);
-  apply_own_rule(buckets_);
+  apply_external_optimizer(buckets_);
   for (Bucket& bucket : buckets_) send(bucket);
 }
 
@@ -281,7 +281,7 @@ void Pipeline::mix_and_update(Bucket& bucket) {
   run_or_detach([&](Algorithm& algorithm) {
     update_bucket(
         algorithm, bucket,
-        {.lr = held_.lr().value_or(config_.schedule->lr(progress_.num_updates())),
+        {.lr = uncommitted_.lr().value_or(config_.schedule->lr(progress_.num_updates())),
          .decision = policy_.decide(bucket.index(), bucket.squares(), mean_factor()),
          .simd = config_.simd,
          .pool = &pool_,
@@ -291,14 +291,14 @@ void Pipeline::mix_and_update(Bucket& bucket) {
   });
 }
 
-void Pipeline::apply_own_rule(std::span<Bucket> buckets) {
+void Pipeline::apply_external_optimizer(std::span<Bucket> buckets) {
   const UpdateTimer timer(metrics_);
   const TimelineScope scope(config_.timeline.get(),
                             {.what = "update", .bucket = buckets.front().index()});
-  std::vector<OwnRuleStep> steps;
-  for (Bucket& bucket : buckets) steps.push_back(bucket.own_step());
-  config_.own_rule(steps);
-  for (Bucket& bucket : buckets) bucket.finish_own_step();
+  std::vector<ExternalStep> steps;
+  for (Bucket& bucket : buckets) steps.push_back(bucket.external_step());
+  config_.external_optimizer(steps);
+  for (Bucket& bucket : buckets) bucket.finish_external_step();
 }
 
 void Pipeline::send(Bucket& bucket) {
@@ -309,12 +309,12 @@ void Pipeline::send(Bucket& bucket) {
 void Pipeline::update_deferred() {
   if (updates_in_turn()) {
     for (Bucket& bucket : buckets_) {
-      settle_gradients(bucket);
+      finish_gradients(bucket);
       update(bucket);
     }
     return;
   }
-  for (Bucket& bucket : buckets_) settle_gradients(bucket);
+  for (Bucket& bucket : buckets_) finish_gradients(bucket);
   if (completes_norms()) {
     const UpdateTimer timer(metrics_);
     algorithm().shared_states()->complete_norms();
@@ -335,10 +335,10 @@ void Pipeline::decide_step() {
   // Asynchronous ranks leave out bad steps on their own.
   const bool decides_together = config_.exchange.algorithm.entry().steps == RankSteps::kTogether;
   try {
-    policy_.settle(decides_together && !alone_ ? &communicator_ : nullptr);
+    policy_.decide_step(decides_together && !detached_ ? &communicator_ : nullptr);
   } catch (const PeerLost&) {
-    go_alone();
-    policy_.settle(nullptr);
+    stop_exchanging();
+    policy_.decide_step(nullptr);
   }
 }
 
@@ -347,11 +347,11 @@ void Pipeline::finish_step() {
     const ScopedTimer timer(metrics_.pipeline_s);
     forget_offered();
     close_step();
-    check_not_held();
+    check_committed();
     step_.lr = config_.schedule->lr(progress_.num_updates());
     for (Bucket& bucket : buckets_) bucket.close();
     advance();
-    held_.count_step();
+    uncommitted_.count_step();
     end_step();
   }
   if (const auto size = planner_.next_size(communicator_)) recut(*size);
@@ -359,7 +359,7 @@ void Pipeline::finish_step() {
 
 void Pipeline::end_step() {
   if (defers()) update_deferred();
-  if (!holds_step()) count_step();
+  if (!has_uncommitted_step()) count_step();
 }
 
 void Pipeline::count_step() {
@@ -375,7 +375,7 @@ void Pipeline::count_step() {
 
 void Pipeline::close_step() {
   if (!step_.has_started) return;
-  if (!algorithm_ && !alone_)
+  if (!algorithm_ && !detached_)
     throw std::logic_error("Pipeline: an earlier replan() or switch_to() has failed");
   if (step_.failure) std::rethrow_exception(step_.failure);
   if (!std::exchange(step_.is_open, false)) return;
@@ -383,7 +383,7 @@ void Pipeline::close_step() {
   step_.gradient_norm = report.norm;
   if (report.skipped) {
     ++progress_.num_skipped;
-    for (Bucket& bucket : buckets_) bucket.take_back_update();
+    for (Bucket& bucket : buckets_) bucket.rollback_update();
   }
   if (policy_.skips() || report.nonfinite < 0 || !step_.nonfinite.empty()) return;
   std::int64_t entry = report.nonfinite;
@@ -432,7 +432,7 @@ void Pipeline::refuse(const Bucket& bucket, std::int64_t entry, std::int64_t ste
 
 void Pipeline::drain() {
   if (!step_.has_started) return;
-  if (alone_) {
+  if (detached_) {
     throw PeerLost({.rank = own_world_rank(communicator_), .label = {.what = "drain"}},
                    "ranks are lost, and the others have not gone on without them");
   }
@@ -444,14 +444,14 @@ void Pipeline::drain() {
     stream_.synchronize();
     communicator_.check();
   } catch (const PeerLost&) {
-    go_alone();
+    stop_exchanging();
     throw;
   }
   close_step();
 }
 
 void Pipeline::forget_arrived() {
-  if (alone_ || !step_.has_started) return;
+  if (detached_ || !step_.has_started) return;
   lanes_->forget();
   algorithm_->forget();
   step_.has_sent = false;

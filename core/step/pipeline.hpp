@@ -33,7 +33,7 @@
 //
 //   communicator.check() throws PeerLost, or a collective call between two steps does
 //   detach(); membership = communicator.elastic()->reconfigure(steps);
-//   for each step that is missing: follow(membership.step), and the step; resume()
+//   for each step that is missing: catch_up(membership.step), and the step; resume()
 //
 // Commits: an algorithm whose ranks have equal models after every step (allreduce) must update on
 // all ranks or on none. Where communicators renew, a step has these stages:
@@ -43,10 +43,11 @@
 //   3. Each rank updates its parameters.
 //
 // A rank that loses a peer before stage 3 holds the step: finish_step() returns without an update,
-// the gradients stay, and a gradient of the next step throws PeerLost. A held step is included in
-// the number of steps that reconfigure() takes. If any rank has passed the meeting, the ranks with
-// a held step update with the sums that they have, in follow() or resume(). If no rank has passed
-// it, resume() makes the step again: the surviving ranks sum the gradients that they have kept.
+// the gradients stay, and a gradient of the next step throws PeerLost. A uncommitted step is
+// included in the number of steps that reconfigure() takes. If any rank has passed the meeting, the
+// ranks with an uncommitted step update with the sums that they have, in catch_up() or resume(). If
+// no rank has passed it, resume() makes the step again: the surviving ranks sum the gradients that
+// they have kept.
 //
 // Example with the ranks 0, 1 and 2: rank 2 dies in stage 1 of step 9. Ranks 0 and 1 hold step 9,
 // agree on a world of two, and resume() sums their two gradients and updates.
@@ -90,15 +91,15 @@
 #include "core/state/row_major_visitor.hpp"
 #include "core/step/algorithm_switch.hpp"
 #include "core/step/bucket_planner.hpp"
-#include "core/step/held_step.hpp"
 #include "core/step/parameter_host.hpp"
+#include "core/step/uncommitted_step.hpp"
 #include "optim/schedule.hpp"
 
 namespace gossamer {
 
 class PeerLanes;
 
-/// Where a pipeline is. Whether ranks are lost (Pipeline::is_alone()) is another question.
+/// Where a pipeline is. Whether ranks are lost (Pipeline::is_detached()) is another question.
 enum class PipelineState {
   /// Before start(): there are no buckets. arrived() and make_plan() are allowed.
   kTracing,
@@ -106,9 +107,9 @@ enum class PipelineState {
   kReady,
   /// Gradients of a step have arrived, and finish_step() has not been called.
   kInStep,
-  /// The last step has no update yet, because ranks are lost. detach(), follow() and resume() are
+  /// The last step has no update yet, because ranks are lost. detach(), catch_up() and resume() are
   /// allowed.
-  kHeld,
+  kUncommitted,
   /// A replan(), a switch_to() or a resume() has failed half way. Every step throws.
   kBroken,
 };
@@ -117,14 +118,14 @@ class Pipeline {
  public:
   struct Config {
     ExchangeOptions exchange = {};
-    /// Null where `own_rule` is given.
+    /// Null where `external_optimizer` is given.
     std::shared_ptr<const Optimizer> optimizer = {};
     /// The optimizers that parameters name (ParameterInfo::optimizer).
     std::vector<std::shared_ptr<const Optimizer>> group_optimizers = {};
     /// The caller's own rule in place of an optimizer. The pipeline then knows no states of it.
-    OwnRule own_rule = {};
-    /// Whether `own_rule` is called once for all buckets, after the last one of a step is mixed. No
-    /// update then begins before the backward pass is over.
+    ExternalOptimizer external_optimizer = {};
+    /// Whether `external_optimizer` is called once for all buckets, after the last one of a step is
+    /// mixed. No update then begins before the backward pass is over.
     bool rule_sees_whole_step = false;
     std::shared_ptr<const Schedule> schedule = {};
     GradientOptions gradients = {};
@@ -218,8 +219,9 @@ class Pipeline {
   /// algorithm, optimizer and parameters must be the same as at saving; bucket sizes may differ.
   void visit(StateVisitor& visitor);
   /// Shows the visitor what a checkpoint holds: the order of arrival, and the state of visit() in
-  /// row-major order. `layouts` says where the elements of the parameters lie, by name. Loading before the first step makes
-  /// the plan, and starts. Throws std::logic_error when saving before the first step.
+  /// row-major order. `layouts` says where the elements of the parameters lie, by name. Loading
+  /// before the first step makes the plan, and starts. Throws std::logic_error when saving before
+  /// the first step.
   void visit_row_major(StateVisitor& visitor, std::map<std::string, MemoryLayout> layouts);
 
   /// Collective, between two steps, after start(). Goes on with buckets that close at
@@ -251,13 +253,13 @@ class Pipeline {
   void detach();
   /// After detach() and Elastic::reconfigure(), before each step that this rank lacks: the others
   /// have made `num_steps` steps.
-  void follow(std::int64_t num_steps);
-  /// Whether state() is PipelineState::kHeld.
-  [[nodiscard]] bool holds_step() const { return held_.is_held(); }
+  void catch_up(std::int64_t num_steps);
+  /// Whether state() is PipelineState::kUncommitted.
+  [[nodiscard]] bool has_uncommitted_step() const { return uncommitted_.is_pending(); }
   /// Steps exchange nothing: ranks are lost, or detach() was called.
-  [[nodiscard]] bool is_alone() const { return alone_ != nullptr; }
-  /// Throws PeerLost if holds_step().
-  void check_not_held() const;
+  [[nodiscard]] bool is_detached() const { return detached_ != nullptr; }
+  /// Throws PeerLost if has_uncommitted_step().
+  void check_committed() const;
   /// How a rank goes on in a new world.
   struct Resume {
     /// Names the same on all ranks, whichever they had before. `average`: all go on from the mean
@@ -352,9 +354,9 @@ class Pipeline {
   /// Tells the logger once that the system keeps ranks of a host from sharing memory.
   void tell_of_messages();
   /// Warns of options of the algorithm that are likely to ruin the run.
-  void tell_doubt() const;
+  void warn_of_algorithm() const;
   /// Waits until no exchange is under way, and takes what others have written to the parameters.
-  void settle_parameters();
+  void drain_parameters();
   /// Collective. Goes on with buckets that close at `bucket_bytes`. Does nothing if they are the
   /// present ones.
   void recut(std::int64_t bucket_bytes);
@@ -373,24 +375,24 @@ class Pipeline {
   template <class Part>
   void run_or_detach(const Part& part);
   /// From now on steps exchange nothing.
-  void go_alone();
+  void stop_exchanging();
   /// Whether ranks update only when all of them have the sums of the step.
   [[nodiscard]] bool commits() const;
   /// Collective: all gradients of the step are there. Returns false if the step is held.
   [[nodiscard]] bool commit();
-  /// Makes the updates of the held step with the sums that all ranks had, or alone.
-  void update_held();
+  /// Makes the updates of the uncommitted step with the sums that all ranks had, or alone.
+  void commit_now();
   /// Takes back what has replaced this rank's own gradients.
   void restore_gradients();
-  /// Collective: ends the held step where another rank has ended it. Returns the number of ranks
-  /// whose gradients the step needs that is to be made again; 0: none is.
-  std::int64_t settle_held(bool joins);
-  /// Collective: makes the held step again, from the gradients of `num_ranks` ranks.
+  /// Collective: ends the uncommitted step where another rank has ended it. Returns the number of
+  /// ranks whose gradients the step needs that is to be made again; 0: none is.
+  std::int64_t end_uncommitted_step(bool joins);
+  /// Collective: makes the uncommitted step again, from the gradients of `num_ranks` ranks.
   void remake_step(std::int64_t num_ranks);
   /// The factor that turns the gradients of this step into means.
   [[nodiscard]] double mean_factor() const;
   /// The algorithm of the present step.
-  [[nodiscard]] Algorithm& algorithm() const { return alone_ ? *alone_ : *algorithm_; }
+  [[nodiscard]] Algorithm& algorithm() const { return detached_ ? *detached_ : *algorithm_; }
   /// Makes what lanes need of the communicator's world.
   void make_lanes();
   /// Collective, unless the pipeline begins detached: makes what trains the buckets of plan().
@@ -419,7 +421,7 @@ class Pipeline {
   /// Handles buckets in order, as long as the next one is ready.
   void advance();
   /// Lets the algorithm replace the gradients of a bucket, then inspects the new gradients.
-  void settle_gradients(Bucket& bucket);
+  void finish_gradients(Bucket& bucket);
   /// Decides about the gradients, mixes, updates, and starts the next exchange.
   void update(Bucket& bucket);
   /// Updates as update() does, all buckets of a step.
@@ -427,7 +429,7 @@ class Pipeline {
   /// Decides about the gradients, mixes, and updates unless the rule is the caller's own.
   void mix_and_update(Bucket& bucket);
   /// Calls the caller's own rule for buckets that are mixed.
-  void apply_own_rule(std::span<Bucket> buckets);
+  void apply_external_optimizer(std::span<Bucket> buckets);
   /// Starts the next exchange of a bucket.
   void send(Bucket& bucket);
   /// Updates the buckets of a step in which updates wait for the end of the backward pass.
@@ -470,8 +472,8 @@ class Pipeline {
   std::unique_ptr<PeerLanes> lanes_;
   std::unique_ptr<Algorithm> algorithm_;
   /// Takes the algorithm's place where ranks are lost.
-  std::unique_ptr<Algorithm> alone_;
-  HeldStep held_;
+  std::unique_ptr<Algorithm> detached_;
+  UncommittedStep uncommitted_;
   StepStatus step_;
   /// What the communicator needs for sums of the pipeline itself.
   std::shared_ptr<void> reserved_;

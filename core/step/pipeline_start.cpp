@@ -26,16 +26,16 @@ void Pipeline::forget_offered() {
 }
 
 void Pipeline::make_plan() {
-  planner_.make_plan(alone_ ? nullptr : &communicator_, parameters_);
+  planner_.make_plan(detached_ ? nullptr : &communicator_, parameters_);
   forget_offered();
 }
 
 void Pipeline::start() {
-  const bool was_alone = alone_ != nullptr;
+  const bool was_detached = detached_ != nullptr;
   // An algorithm that a PeerLost leaves half made would leave the parameters without buckets.
-  build(was_alone || communicator_.is_elastic(), host_->move_parameters(planner_.plan()));
+  build(was_detached || communicator_.is_elastic(), host_->move_parameters(planner_.plan()));
   host_->parameters_have_moved();
-  if (communicator_.is_elastic() && !was_alone) {
+  if (communicator_.is_elastic() && !was_detached) {
     const ExchangeOptions& exchange = config_.exchange;
     try {
       resume_training({.to = {.algorithm = exchange.algorithm, .topology = exchange.topology}});
@@ -62,14 +62,14 @@ void Pipeline::tell_of_messages() {
       "apart (containers, users), or limit files (ulimit -f), memory or mappings"));
 }
 
-void Pipeline::tell_doubt() const {
-  const std::string doubt = doubt_about_outer(config_.exchange.algorithm);
-  if (!doubt.empty() && communicator_.size() > 1) config_.logger.warning(doubt);
+void Pipeline::warn_of_algorithm() const {
+  const std::string warning = outer_warning(config_.exchange.algorithm);
+  if (!warning.empty() && communicator_.size() > 1) config_.logger.warning(warning);
 }
 
-void Pipeline::settle_parameters() {
+void Pipeline::drain_parameters() {
   if (host_ != nullptr) {
-    host_->settle_parameters();
+    host_->drain_parameters();
   } else {
     drain();
   }

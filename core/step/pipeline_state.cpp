@@ -98,7 +98,7 @@ void Pipeline::recut(std::int64_t bucket_bytes) {
   if (communicator_.is_elastic()) throw std::logic_error("replan() where ranks may be lost");
   const BucketPlan next = planner_.cut(parameters_, bucket_bytes);
   if (planner_.is_present(next)) return;
-  settle_parameters();
+  drain_parameters();
   replan(next, host_->move_parameters(next));
   host_->parameters_have_moved();
 }
@@ -124,7 +124,7 @@ void Pipeline::check(const ExchangeOptions& wanted) const {
 
 void Pipeline::switch_to(const AlgorithmSwitch& to) {
   check_between_steps("switch_to");
-  settle_parameters();
+  drain_parameters();
   close_step();
   // Before the check, so that ranks which ask for different things hear of that.
   agree_on_switch(communicator_, to, progress_.num_steps);
@@ -137,7 +137,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
   } else {
     change_algorithm(to.averages(), std::move(next));
   }
-  if (is_other) tell_doubt();
+  if (is_other) warn_of_algorithm();
   // Sizes of buckets are compared under one algorithm.
   if (!planner_.tries_sizes()) return;
   replan(BucketPlanner::first_size());

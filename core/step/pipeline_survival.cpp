@@ -18,9 +18,9 @@ namespace {
 
 /// An algorithm that exchanges nothing, and updates when the one before would have, with gradients
 /// that the one before may have summed.
-class Alone : public Algorithm {
+class LocalOnly : public Algorithm {
  public:
-  Alone(bool updates_at_end, double mean_factor)
+  LocalOnly(bool updates_at_end, double mean_factor)
       : updates_at_end_(updates_at_end), mean_factor_(mean_factor) {}
   [[nodiscard]] bool updates_at_end() const override { return updates_at_end_; }
   [[nodiscard]] double mean_factor() const override { return mean_factor_; }
@@ -32,17 +32,17 @@ class Alone : public Algorithm {
 
 }  // namespace
 
-void Pipeline::go_alone() {
+void Pipeline::stop_exchanging() {
   // Operations that have failed may still read or write on it.
   communicator_.stream()->synchronize();
-  alone_ = std::make_unique<Alone>(algorithm_ && algorithm_->updates_at_end(),
-                                   algorithm_ ? mean_factor() : 1.0);
+  detached_ = std::make_unique<LocalOnly>(algorithm_ && algorithm_->updates_at_end(),
+                                          algorithm_ ? mean_factor() : 1.0);
 }
 
 double Pipeline::mean_factor() const {
   const double factor = algorithm().mean_factor();
   // A rank that has joined adds nothing to a sum.
-  const std::int64_t summed = held_.num_summed();
+  const std::int64_t summed = uncommitted_.num_summed();
   return summed == 0 || factor == 1.0 ? factor : 1.0 / static_cast<double>(summed);
 }
 
@@ -53,40 +53,40 @@ bool Pipeline::commits() const {
 
 bool Pipeline::commit() {
   if (!commits()) return true;
-  held_.hold_gradients();
-  if (alone_) return false;
+  uncommitted_.hold_gradients();
+  if (detached_) return false;
   try {
     // No rank passes before all have come here, with the sums of all buckets.
-    held_.hold_sums(config_.schedule->lr(progress_.num_updates()));
+    uncommitted_.hold_sums(config_.schedule->lr(progress_.num_updates()));
     communicator_.barrier();
-    held_.release();
-    held_.forget_lr();
+    uncommitted_.release();
+    uncommitted_.forget_lr();
     return true;
   } catch (const PeerLost&) {
-    go_alone();
+    stop_exchanging();
     return false;
   }
 }
 
-void Pipeline::check_not_held() const {
-  if (!holds_step()) return;
+void Pipeline::check_committed() const {
+  if (!has_uncommitted_step()) return;
   throw PeerLost({.rank = own_world_rank(communicator_), .label = {.what = "step"}},
                  "ranks are lost, and the last step waits for those that are left");
 }
 
-void Pipeline::update_held() {
-  if (held_.state() == HeldStep::State::kGradients) {
+void Pipeline::commit_now() {
+  if (uncommitted_.state() == UncommittedStep::State::kGradients) {
     // The others have switched to an algorithm whose ranks update alone, and this one had not.
-    alone_ = std::make_unique<Alone>(/*updates_at_end=*/true, /*mean_factor=*/1.0);
+    detached_ = std::make_unique<LocalOnly>(/*updates_at_end=*/true, /*mean_factor=*/1.0);
     restore_gradients();
     if (!stream_.immediate()) {
       for (Bucket& bucket : buckets_) bucket.take_squares(config_.simd, &pool_);
     }
-    if (policy_.defers()) policy_.settle(nullptr);
+    if (policy_.defers()) policy_.decide_step(nullptr);
   }
-  held_.release();
+  uncommitted_.release();
   update_all();
-  held_.forget_lr();
+  uncommitted_.forget_lr();
   count_step();
   // Ranks compare how many updates they have made.
   close_step();
@@ -103,35 +103,36 @@ void Pipeline::restore_gradients() {
   }
 }
 
-void Pipeline::follow(std::int64_t num_steps) {
-  if (holds_step() && num_steps > progress_.num_steps + 1) update_held();
+void Pipeline::catch_up(std::int64_t num_steps) {
+  if (has_uncommitted_step() && num_steps > progress_.num_steps + 1) commit_now();
 }
 
-std::int64_t Pipeline::settle_held(bool joins) {
-  const auto [num_steps, num_holders] = held_.agree(communicator_, progress_.num_steps, joins);
-  if (holds_step() && progress_.num_steps < num_steps) update_held();
+std::int64_t Pipeline::end_uncommitted_step(bool joins) {
+  const auto [num_steps, num_holders] =
+      uncommitted_.agree(communicator_, progress_.num_steps, joins);
+  if (has_uncommitted_step() && progress_.num_steps < num_steps) commit_now();
   if (joins) progress_.num_steps = num_steps;
   return num_holders;
 }
 
 void Pipeline::remake_step(std::int64_t num_ranks) {
-  held_.begin_again(num_ranks);
+  uncommitted_.begin_again(num_ranks);
   step_.num_ready = 0;
   step_.lr = config_.schedule->lr(progress_.num_updates());
   restore_gradients();
   for (Bucket& bucket : buckets_) bucket.close();
   advance();
   end_step();
-  held_.end_again();
+  uncommitted_.end_again();
 }
 
 void Pipeline::detach() {
   check_between_steps("detach");
-  if (!alone_) go_alone();
+  if (!detached_) stop_exchanging();
   // Work of the last step may still use what goes now.
   stream_.synchronize();
   close_step();
-  if (held_.state() == HeldStep::State::kSums && algorithm_) {
+  if (uncommitted_.state() == UncommittedStep::State::kSums && algorithm_) {
     // They lie in the lanes.
     for (Bucket& bucket : buckets_) bucket.keep_replaced_gradients();
     stream_.synchronize();
@@ -145,7 +146,7 @@ void Pipeline::detach() {
 }
 
 void Pipeline::resume(const Resume& wanted) {
-  if (!alone_) throw std::logic_error("Pipeline: resume() without detach()");
+  if (!detached_) throw std::logic_error("Pipeline: resume() without detach()");
   if (host_ != nullptr) {
     agree_on_order();
     check(wanted.to.after(config_.exchange));
@@ -183,13 +184,13 @@ void Pipeline::resume_tracing(const Resume& wanted) {
     host_->average_parameters(mean.weight);
   }
   config_.exchange = std::move(next);
-  alone_.reset();
+  detached_.reset();
 }
 
 void Pipeline::resume_training(const Resume& wanted) {
   detach();
   const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
-  const std::int64_t num_held = settle_held(wanted.joins);
+  const std::int64_t num_held = end_uncommitted_step(wanted.joins);
   AlgorithmSwitch to = wanted.to;
   if (mean.num_counting < communicator_.size()) to.average = true;
   agree_on_switch(communicator_, to, progress_.num_steps);
@@ -202,7 +203,7 @@ void Pipeline::resume_training(const Resume& wanted) {
   step_.has_sent = false;
   make_lanes();
   make_algorithm();
-  alone_.reset();
+  detached_.reset();
   if (num_held > 0) remake_step(num_held);
 }
 

@@ -100,9 +100,9 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     throw ConfigError(
         "the model has no parameter that requires a gradient: nothing can be trained");
   }
-  const std::string doubt =
-      doubt_about_embeddings(*module_, tensors_.trainable, infos, *options_.optimizer);
-  if (!doubt.empty()) options_.logger.warning(doubt);
+  const std::string warning =
+      embedding_warning(*module_, tensors_.trainable, infos, *options_.optimizer);
+  if (!warning.empty()) options_.logger.warning(warning);
   for (const NamedTensor& parameter : tensors_.trainable) check_hook_is_free(parameter);
   if (!options_.joins) broadcast_tensors(communicator_, stream(), tensors_);
   Pipeline::Config config = options_.pipeline();
@@ -187,7 +187,8 @@ void DataParallelCore::step_with(std::span<const torch::Tensor> gradients) {
   for (const std::int64_t parameter : pipeline_->arrival_order()) offer_once(parameter);
   for (std::int64_t i = 0; i < std::ssize(pipeline_->parameters()); ++i) offer_once(i);
   end_step();
-  if (pipeline_->holds_step()) held_gradients_.assign(gradients.begin(), gradients.end());
+  if (pipeline_->has_uncommitted_step())
+    uncommitted_gradients_.assign(gradients.begin(), gradients.end());
 }
 
 void DataParallelCore::finish_step() {

@@ -121,18 +121,19 @@ class DecentralizedDataParallel {
   void switch_to(const AlgorithmSwitch& to) { core_->switch_to(to); }
   /// Between two steps, where ranks are lost (Communicator::is_elastic()): as Pipeline::detach().
   void detach() { core_->detach(); }
-  /// Makes up for a step that this rank lacks; see Pipeline::follow().
-  void follow(std::int64_t num_steps) { core_->follow(num_steps); }
-  /// Collective, as Pipeline::resume(): after detach(), Elastic::reconfigure(), follow() and the
+  /// Makes up for a step that this rank lacks; see Pipeline::catch_up().
+  void catch_up(std::int64_t num_steps) { core_->catch_up(num_steps); }
+  /// Collective, as Pipeline::resume(): after detach(), Elastic::reconfigure(), catch_up() and the
   /// steps that this rank lacked; or on a new wrapper that joins (DataParallelOptions::joins).
   /// Buffers follow as in switch_to(), and who joins gets all tensors of the model.
   void resume(const Pipeline::Resume& wanted) { core_->resume(wanted); }
   /// The engine, for what it knows of the training: metrics(), progress(), lr(), last_lr(),
-  /// model_weight(), plan(), parameters(), holds_step(), tries_buckets(), host_sharing(). Steps,
-  /// moves and switches go through this wrapper. set_gradient_scale() may be called: it sets the
-  /// factor that gradients are multiplied by before clipping and update, 1/S for a loss that was
-  /// multiplied by S. With GradientOptions::nonfinite = kSkip a gradient scaler needs nothing else:
-  /// if progress().num_skipped has grown, all ranks have skipped the last step, and S must shrink.
+  /// model_weight(), plan(), parameters(), has_uncommitted_step(), tries_buckets(), host_sharing().
+  /// Steps, moves and switches go through this wrapper. set_gradient_scale() may be called: it sets
+  /// the factor that gradients are multiplied by before clipping and update, 1/S for a loss that
+  /// was multiplied by S. With GradientOptions::nonfinite = kSkip a gradient scaler needs nothing
+  /// else: if progress().num_skipped has grown, all ranks have skipped the last step, and S must
+  /// shrink.
   [[nodiscard]] Pipeline& engine() const { return core_->engine(); }
 
   /// For GraphedStep.

@@ -149,7 +149,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   void replan(std::int64_t bucket_bytes);
   void switch_to(const AlgorithmSwitch& to);
   void detach();
-  void follow(std::int64_t num_steps);
+  void catch_up(std::int64_t num_steps);
   void resume(const Pipeline::Resume& wanted);
   /// All tensors of the model, with shapes and types, one line each.
   [[nodiscard]] std::string description() const { return describe(tensors_); }
@@ -204,7 +204,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
 
   std::vector<ParameterMemory> move_parameters(const BucketPlan& plan) override;
   void parameters_have_moved() override;
-  void settle_parameters() override;
+  void drain_parameters() override;
   /// Drops the gradients of the bucket, and notes its new versions.
   void after_update(const BucketSpec& spec) override;
   void average_parameters(double weight) override;
@@ -286,8 +286,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   bool accumulating_ = false;
   /// Backward passes of this step, the current one included.
   std::int64_t num_passes_ = 0;
-  /// The gradients of a step that is held (Pipeline::holds_step()).
-  std::vector<torch::Tensor> held_gradients_;
+  /// The gradients of a step that is held (Pipeline::has_uncommitted_step()).
+  std::vector<torch::Tensor> uncommitted_gradients_;
   /// Steps so far; counted only if average_buffers_every is set.
   std::int64_t num_steps_ = 0;
   Recording recording_ = Recording::kNever;

@@ -51,7 +51,7 @@ void DataParallelCore::check_whole() const {
 
 void DataParallelCore::begin_backward(const std::weak_ptr<DataParallelCore>& core) {
   // Before a gradient is added to anything.
-  if (pipeline_->has_started()) pipeline_->check_not_held();
+  if (pipeline_->has_started()) pipeline_->check_committed();
   in_backward_ = true;
   ++num_passes_;
   if (!accumulating_) begin_step();
@@ -119,7 +119,7 @@ void DataParallelCore::parameters_have_moved() {
   quiet_ = false;
 }
 
-void DataParallelCore::settle_parameters() {
+void DataParallelCore::drain_parameters() {
   adopt();
   drain();
 }
@@ -178,10 +178,10 @@ void DataParallelCore::end_step() {
   pipeline_->finish_step();
   num_passes_ = 0;
   // No later pass shall add to them.
-  if (pipeline_->holds_step()) held_gradients_ = take_gradients();
+  if (pipeline_->has_uncommitted_step()) uncommitted_gradients_ = take_gradients();
   const std::int64_t every = options_.average_buffers_every;
   // The others are elsewhere while this rank makes steps alone.
-  if (every == 0 || ++num_steps_ % every != 0 || pipeline_->is_alone()) return;
+  if (every == 0 || ++num_steps_ % every != 0 || pipeline_->is_detached()) return;
   try {
     average_buffers();
   } catch (const PeerLost&) {

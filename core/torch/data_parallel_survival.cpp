@@ -10,10 +10,10 @@ void DataParallelCore::detach() {
   pipeline_->detach();
 }
 
-void DataParallelCore::follow(std::int64_t num_steps) {
+void DataParallelCore::catch_up(std::int64_t num_steps) {
   check_between_steps("follow()");
-  pipeline_->follow(num_steps);
-  if (!pipeline_->holds_step()) held_gradients_.clear();
+  pipeline_->catch_up(num_steps);
+  if (!pipeline_->has_uncommitted_step()) uncommitted_gradients_.clear();
 }
 
 void DataParallelCore::resume(const Pipeline::Resume& wanted) {
@@ -22,7 +22,7 @@ void DataParallelCore::resume(const Pipeline::Resume& wanted) {
   const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
   const bool some_join = mean.num_counting < communicator_.size();
   pipeline_->resume(wanted);
-  if (!pipeline_->holds_step()) held_gradients_.clear();
+  if (!pipeline_->has_uncommitted_step()) uncommitted_gradients_.clear();
   if (some_join) copy_unaveraged();
   if (some_join || wanted.to.averages()) average_buffers(mean.weight);
   quiet_ = true;

@@ -166,10 +166,9 @@ std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trai
   return infos;
 }
 
-std::string doubt_about_embeddings(const torch::nn::Module& module,
-                                   std::span<const NamedTensor> trainable,
-                                   std::span<const ParameterInfo> infos,
-                                   const Optimizer& optimizer) {
+std::string embedding_warning(const torch::nn::Module& module,
+                              std::span<const NamedTensor> trainable,
+                              std::span<const ParameterInfo> infos, const Optimizer& optimizer) {
   std::unordered_set<const void*> embeddings;
   for (const auto& part : module.modules()) {
     const auto* const embedding = part->as<torch::nn::Embedding>();

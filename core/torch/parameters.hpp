@@ -56,10 +56,9 @@ std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trai
 /// A warning if an optimizer of matrices (`muon`) updates the embeddings (torch::nn::Embedding) of
 /// a module, else empty. `infos` describes its trainable parameters, and `optimizer` updates those
 /// that name none.
-std::string doubt_about_embeddings(const torch::nn::Module& module,
-                                   std::span<const NamedTensor> trainable,
-                                   std::span<const ParameterInfo> infos,
-                                   const Optimizer& optimizer);
+std::string embedding_warning(const torch::nn::Module& module,
+                              std::span<const NamedTensor> trainable,
+                              std::span<const ParameterInfo> infos, const Optimizer& optimizer);
 
 /// One line per tensor: whether it is trained, name, shape, strides, type.
 std::string describe(const ModuleTensors& tensors);

@@ -73,12 +73,12 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
     topology = with_edge_weights(topology, adaptive_factor(adaptive_factor_));
   }
   logger_ = read.logger;
-  const WireChoice wires = read_wire_choice(root.section("device"));
+  const TransportChoice wires = read_transport_choice(root.section("device"));
   read.schedule = schedule_;
   if (rule_.is_none()) {
     read.optimizer = read_optimizer(optimizer);
   } else {
-    read.own_rule = [this](std::span<const OwnRuleStep> steps) { apply_rule(steps); };
+    read.external_optimizer = [this](std::span<const ExternalStep> steps) { apply_rule(steps); };
     read.rule_sees_whole_step = root.read(kRuleSeesWholeStep);
   }
   is_asynchronous_ = read.exchange.algorithm.entry().asynchronous();
@@ -214,12 +214,12 @@ View Engine::master(std::int64_t index) const {
   throw std::logic_error("no bucket has the parameter");
 }
 
-void Engine::apply_rule(std::span<const OwnRuleStep> steps) {
+void Engine::apply_rule(std::span<const ExternalStep> steps) {
   const nb::gil_scoped_acquire gil;
   nb::list buckets;
   nb::list factors;
   nb::list gradients;
-  for (const OwnRuleStep& step : steps) {
+  for (const ExternalStep& step : steps) {
     const BucketSpec& spec = model().plan().buckets[static_cast<std::size_t>(step.bucket)];
     for (std::size_t entry = 0; entry < spec.entries.size(); ++entry) {
       const std::int64_t parameter = spec.entries[entry].parameter;

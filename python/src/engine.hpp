@@ -163,7 +163,7 @@ class Engine : private ParameterHost {
 
   std::vector<ParameterMemory> move_parameters(const BucketPlan& plan) override;
   void parameters_have_moved() override { ++generation_; }
-  void settle_parameters() override { drain(); }
+  void drain_parameters() override { drain(); }
   void after_update(const BucketSpec& /*spec*/) override { ++num_updated_; }
   void average_parameters(double weight) override;
   /// Throws std::logic_error after close(), and when the session has been closed.
@@ -171,7 +171,7 @@ class Engine : private ParameterHost {
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
   void follow_timeline(bool is_over);
-  void apply_rule(std::span<const OwnRuleStep> steps);
+  void apply_rule(std::span<const ExternalStep> steps);
   /// Calls `visit` with every bucket, the place of each parameter in it, and the parameter.
   template <class Visit>
   void for_parameters(const Visit& visit) const;
@@ -183,7 +183,7 @@ class Engine : private ParameterHost {
   std::unique_ptr<FrameworkStream> stream_;
   /// The communicator that reaches the model's memory. The session owns it.
   Communicator* communicator_ = nullptr;
-  std::shared_ptr<ToldSchedule> schedule_ = std::make_shared<ToldSchedule>();
+  std::shared_ptr<ExternalSchedule> schedule_ = std::make_shared<ExternalSchedule>();
   /// Null without the option adaptive_factor.
   std::shared_ptr<ChangingFactor> adaptive_factor_;
   std::string optimizer_name_;

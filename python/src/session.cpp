@@ -114,14 +114,15 @@ PySession::~PySession() {
   session_.reset();
 }
 
-DeviceWires& PySession::wires(Device device, const WireChoice& choice, const Logger& logger) {
+DeviceTransport& PySession::wires(Device device, const TransportChoice& choice,
+                                  const Logger& logger) {
   const std::string key = concat(to_string(device), " ", choice.exchange, " ", choice.share);
   const auto found = wires_.find(key);
   if (found != wires_.end()) return found->second;
   return wires_
       .try_emplace(
           key, device, choice,
-          DeviceWires::Setup{.host = communicator(), .logger = logger, .timeout_s = timeout_s_})
+          DeviceTransport::Setup{.host = communicator(), .logger = logger, .timeout_s = timeout_s_})
       .first->second;
 }
 

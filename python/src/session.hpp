@@ -16,7 +16,7 @@
 #include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/types.hpp"
-#include "comm/device/device_wires.hpp"
+#include "comm/device/device_transport.hpp"
 #include "comm/options.hpp"
 #include "comm/session.hpp"
 
@@ -51,8 +51,8 @@ class PySession {
   /// Throws std::logic_error after close() and abort(), and in a child of fork().
   [[nodiscard]] Communicator& communicator() const { return open().communicator(); }
   /// How the ranks exchange the memory of a device. Collective with a device and a choice that the
-  /// session has not had before. Throws as DeviceWires.
-  DeviceWires& wires(Device device, const WireChoice& choice, const Logger& logger);
+  /// session has not had before. Throws as DeviceTransport.
+  DeviceTransport& wires(Device device, const TransportChoice& choice, const Logger& logger);
   [[nodiscard]] const World& world() const { return open().world(); }
   [[nodiscard]] bool is_open() const { return is_open_ && home_.is_here(); }
   /// Whether ranks of one host may read each other's memory.
@@ -70,7 +70,7 @@ class PySession {
   /// Stays to the end, also when it has been closed: engines refer to its communicator.
   std::unique_ptr<Session> session_;
   /// By what they are made of. They stay to the end as well.
-  std::map<std::string, DeviceWires> wires_;
+  std::map<std::string, DeviceTransport> wires_;
   double timeout_s_;
   bool is_open_ = true;
   bool shares_memory_ = true;

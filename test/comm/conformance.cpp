@@ -360,7 +360,7 @@ constexpr std::array kCases = {
     ConformanceCase{"ReducesToEveryRoot", reduces_to_every_root},
     ConformanceCase{"BroadcastsFromEveryRoot", broadcasts_from_every_root},
     ConformanceCase{"GathersTexts", gathers_texts},
-    ConformanceCase{"SendsLetters", sends_letters},
+    ConformanceCase{"SendsLetters", sends_messages},
     ConformanceCase{"SharesMemory", shares_memory},
     ConformanceCase{"Splits", splits},
     ConformanceCase{"KeepsManyExchangesInFlight", keeps_many_exchanges_in_flight},

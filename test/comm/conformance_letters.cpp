@@ -1,4 +1,4 @@
-// Letters: messages between two ranks that agree on no time.
+// Tagged messages: messages between two ranks that agree on no time.
 
 #include "test/comm/conformance.hpp"
 #include "test/comm/values.hpp"
@@ -12,18 +12,18 @@
 namespace gossamer {
 namespace {
 
-constexpr int kNumLetters = 4;
+constexpr int kNumMessages = 4;
 // More than MPI sends without asking.
 constexpr std::int64_t kLargest = 70'001;
 
 std::int64_t numel_of(int tag) { return tag == 0 ? kLargest : tag; }
 
-/// What rank `from` writes into its `number`-th letter with this tag.
+/// What rank `from` writes into its `number`-th tagged message with this tag.
 std::vector<std::int64_t> text_of(int from, int tag, int number) {
   return values_of<std::int64_t>(from, numel_of(tag), 10 * tag + number);
 }
 
-/// Everything that must work although letters are not there yet.
+/// Everything that must work although tagged messages are not there yet.
 void do_other_things(Communicator& communicator) {
   std::vector<double> sent = {1.0};
   std::vector<double> sum = {0.0};
@@ -42,7 +42,7 @@ void do_other_things(Communicator& communicator) {
 
 }  // namespace
 
-void sends_letters(Communicator& communicator) {
+void sends_messages(Communicator& communicator) {
   const int size = communicator.size();
   const int next = (communicator.rank() + 1) % size;
   const int last = (communicator.rank() + size - 1) % size;
@@ -53,7 +53,7 @@ void sends_letters(Communicator& communicator) {
   std::vector<std::shared_ptr<RequestState>> arrivals;
   std::vector<Request> requests;
   for (int tag = 0; tag < 3; ++tag) {
-    for (int number = 0; number < kNumLetters; ++number) {
+    for (int number = 0; number < kNumMessages; ++number) {
       auto& inbox = inboxes.emplace_back(static_cast<std::size_t>(numel_of(tag)));
       requests.push_back(communicator.receive(last, tag, block_of(std::span(inbox)),
                                               {.label = {.what = "letter"}}));
@@ -66,7 +66,7 @@ void sends_letters(Communicator& communicator) {
 
   // Sent with tags in the other order.
   std::vector<std::vector<std::int64_t>> texts;
-  for (int number = 0; number < kNumLetters; ++number) {
+  for (int number = 0; number < kNumMessages; ++number) {
     for (int tag = 2; tag >= 0; --tag) {
       auto& text = texts.emplace_back(text_of(communicator.rank(), tag, number));
       requests.push_back(
@@ -77,7 +77,7 @@ void sends_letters(Communicator& communicator) {
   for (Request& request : requests) request.wait();
   auto inbox = inboxes.begin();
   for (int tag = 0; tag < 3; ++tag) {
-    for (int number = 0; number < kNumLetters; ++number) {
+    for (int number = 0; number < kNumMessages; ++number) {
       require(*inbox++ == text_of(last, tag, number), "letter ", number, " with tag ", tag);
     }
   }

@@ -17,7 +17,7 @@
 #include "comm/session.hpp"
 #include "comm/store.hpp"
 
-namespace gossamer::renewing_test {
+namespace gossamer::elastic_test {
 
 /// Opens the session of one rank, on its own thread.
 using OpenSession = std::function<std::unique_ptr<Session>()>;
@@ -61,4 +61,4 @@ inline void run_sessions(const std::string& backend, int size, const LaunchOptio
            });
 }
 
-}  // namespace gossamer::renewing_test
+}  // namespace gossamer::elastic_test

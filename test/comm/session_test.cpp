@@ -52,8 +52,8 @@ void wait_for_counter_of_0(Communicator& communicator) {
       .wait();
 }
 void drain_a_letter_of_0(Communicator& communicator) {
-  std::vector<float> letter(3);
-  communicator.receive(0, 0, block_of(std::span(letter)), {}).wait();
+  std::vector<float> message(3);
+  communicator.receive(0, 0, block_of(std::span(message)), {}).wait();
 }
 
 /// Runs `use` on every session, each on a thread of its own.
@@ -127,16 +127,16 @@ TEST(Session, LetsRanksLeaveOneAfterTheOther) {
 TEST(Session, WaitsForALetterThatHasBeenSentBeforeItsRankLeft) {
   const Sessions sessions = open_sessions("threads", no_log(2));
   on_threads(sessions, [](Session& session) {
-    std::vector<float> letter(3, 7.0F);
+    std::vector<float> message(3, 7.0F);
     if (session.world().rank == 0) {
-      session.communicator().send(1, 0, block_of(std::span(letter)), {});
+      session.communicator().send(1, 0, block_of(std::span(message)), {});
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       std::vector<float> read(3);
       session.communicator().receive(0, 0, block_of(std::span(read)), {}).wait();
-      EXPECT_EQ(read, letter);
+      EXPECT_EQ(read, message);
     }
-    // The one who sends waits here until the letter has gone.
+    // The one who sends waits here until the tagged message has gone.
     session.close();
   });
 }

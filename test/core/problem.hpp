@@ -38,7 +38,7 @@ struct Problem {
   reference::Rule rule = {.type = "sgd", .momentum = 0.9};
   /// The test applies the rule, which is gradient descent without momentum, in place of the
   /// optimizer.
-  bool has_own_rule = false;
+  bool has_external_optimizer = false;
   bool rule_sees_whole_step = false;
   double lr = 0.05;
   double weight_decay = 0.02;
@@ -118,7 +118,7 @@ class FixedSchedule : public Schedule {
 
 /// x <- x - lr * (factor * g + weight_decay * x), with the arithmetic of the optimizer `sgd`.
 template <class T, class G>
-void descend(const OwnRuleStep& step, double weight_decay) {
+void descend(const ExternalStep& step, double weight_decay) {
   for (const Segment& segment : step.segments) {
     if (segment.gradient.data == nullptr) continue;
     const Block part = part_of(step.parameters, segment.offset, segment.numel);
@@ -131,7 +131,7 @@ void descend(const OwnRuleStep& step, double weight_decay) {
   }
 }
 
-inline void descend_any(const OwnRuleStep& step, double weight_decay) {
+inline void descend_any(const ExternalStep& step, double weight_decay) {
   if (step.decision.apply == 0) return;
   if (step.parameters.dtype == DType::kFloat64) return descend<double, double>(step, weight_decay);
   const bool narrow = std::ranges::any_of(step.segments, [](const Segment& segment) {
@@ -142,13 +142,14 @@ inline void descend_any(const OwnRuleStep& step, double weight_decay) {
 }
 
 inline Pipeline::Config config_of(const Problem& problem) {
-  if (problem.has_own_rule) {
+  if (problem.has_external_optimizer) {
     Problem other = problem;
-    other.has_own_rule = false;
+    other.has_external_optimizer = false;
     Pipeline::Config config = config_of(other);
     config.optimizer = nullptr;
-    config.own_rule = [decay = problem.weight_decay](std::span<const OwnRuleStep> steps) {
-      for (const OwnRuleStep& step : steps) descend_any(step, decay);
+    config.external_optimizer = [decay =
+                                     problem.weight_decay](std::span<const ExternalStep> steps) {
+      for (const ExternalStep& step : steps) descend_any(step, decay);
     };
     config.rule_sees_whole_step = problem.rule_sees_whole_step;
     return config;

@@ -13,7 +13,7 @@
 #include "base/host_stream.hpp"
 #include "base/relay_stream.hpp"
 #include "comm/collectives/staged_communicator.hpp"
-#include "comm/elastic/renewing_wires.hpp"
+#include "comm/elastic/elastic_transport.hpp"
 #include "comm/nccl/communicator.hpp"
 
 namespace gossamer {
@@ -67,10 +67,11 @@ class TestDevice {
     compute_ = std::make_unique<ThreadStream>(device);
     if (where == Where::kLagging) return;
     const auto side = std::make_shared<ThreadStream>(device);
-    own_ = make_wires(communicator, side,
-                      [where, side, nccl = nccl_.get()](Communicator& host, const std::string&) {
-                        return make_communicator(where, host, side, *nccl);
-                      });
+    own_ =
+        make_transport(communicator, side,
+                       [where, side, nccl = nccl_.get()](Communicator& host, const std::string&) {
+                         return make_communicator(where, host, side, *nccl);
+                       });
     communicator_ = own_.get();
   }
 

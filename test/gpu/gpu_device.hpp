@@ -8,7 +8,7 @@
 
 #include "base/make_stream.hpp"
 #include "comm/collectives/staged_communicator.hpp"
-#include "comm/elastic/renewing_wires.hpp"
+#include "comm/elastic/elastic_transport.hpp"
 
 namespace gossamer {
 
@@ -24,7 +24,7 @@ class GpuDevice {
  private:
   static std::unique_ptr<Communicator> make_staged(Communicator& host,
                                                    const std::shared_ptr<Stream>& stream) {
-    return make_wires(host, stream, [stream](Communicator& any, const std::string&) {
+    return make_transport(host, stream, [stream](Communicator& any, const std::string&) {
       return make_staged_communicator(any, stream);
     });
   }

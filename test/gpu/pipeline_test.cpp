@@ -111,19 +111,19 @@ TEST_F(Pipeline, GoesOnWithoutARankThatDies) {
   std::vector<std::vector<double>> values(3);
   LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
   options.fault.survives = true;
-  renewing_test::run_sessions("threads", 3, options, [&](Session& session) {
+  elastic_test::run_sessions("threads", 3, options, [&](Session& session) {
     const int rank = session.world().rank;
     GpuDevice device(session.communicator());
     ToyModel model = model_on(problem, device);
     int step = 0;
     while (step < 3) train_step(problem, model, rank, step++);
     if (rank == 1) return;
-    while (!model.pipeline().holds_step()) train_step(problem, model, rank, step++);
+    while (!model.pipeline().has_uncommitted_step()) train_step(problem, model, rank, step++);
     model.pipeline().detach();
     const auto membership = device.communicator().elastic()->reconfigure(step);
     EXPECT_EQ(membership.world.size, 2);
     while (step < membership.step) {
-      model.pipeline().follow(membership.step);
+      model.pipeline().catch_up(membership.step);
       train_step(problem, model, rank, step++);
     }
     model.pipeline().resume({.to = {.algorithm = "allreduce", .average = true}});

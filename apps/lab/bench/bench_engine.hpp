@@ -126,14 +126,14 @@ class BenchEngine {
     return row;
   }
 
-  void settle() {
+  void drain() {
     if (wrapper_) wrapper_->drain();
   }
 
   /// Collective. Writes the timeline, if there is one and it has not been written.
   void finish_timeline() {
     if (!step_timeline_) return;
-    tell([this] { return step_timeline_->finish([this] { settle(); }); });
+    tell([this] { return step_timeline_->finish([this] { drain(); }); });
   }
   /// A sentence about the timeline; empty except on rank 0.
   [[nodiscard]] const std::string& timeline_text() const { return timeline_text_; }
@@ -149,7 +149,7 @@ class BenchEngine {
   void follow_timeline() {
     if (!step_timeline_) return;
     const std::int64_t step = std::ssize(losses_) + 1;
-    tell([&] { return step_timeline_->before_step(step, [this] { settle(); }); });
+    tell([&] { return step_timeline_->before_step(step, [this] { drain(); }); });
   }
 
   /// Keeps what a call of the timeline says. The measurements are fine if no file can be written.

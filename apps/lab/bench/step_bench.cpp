@@ -106,7 +106,7 @@ class StepBench {
       // The first step of a turn finds no exchange in flight, so it does not count.
       if (keep && k > 0) rows.push_back(std::move(row));
     }
-    engine.settle();
+    engine.drain();
     communicator_.barrier();
     if (keep) engine.keep_turn(rows);
   }

@@ -68,7 +68,7 @@ class RecordingLanes : public LaneFactory {
     return {.inside = *inside_, .between = *between_};
   }
   [[nodiscard]] int node_size() const override { return setup_.node_size; }
-  Mailbox& make_mailbox(Mailbox::Config /*config*/) override {
+  AsyncExchange& make_async_exchange(AsyncExchange::Config /*config*/) override {
     throw ConfigError(
         "a plan follows steps that all ranks make together, and an asynchronous algorithm has "
         "none; take gossip");

@@ -175,7 +175,7 @@ class StudyRank {
     for (std::size_t i = 0; i < runs.size(); ++i) {
       if (!finished[i]) train(static_cast<std::int64_t>(i) + 1, runs[i]);
       // All ranks learn together, before the next run, that a folder cannot be written.
-      jointly(communicator_, [&] {
+      all_or_none(communicator_, [&] {
         if (world_.rank == 0) record(runs[i], finished[i]);
         return true;
       });
@@ -192,7 +192,7 @@ class StudyRank {
   /// Checks all runs before the first one starts.
   void check() {
     std::vector<std::string> lines;
-    jointly(communicator_, [&] {
+    all_or_none(communicator_, [&] {
       if (shared_.source.error) throw ConfigError(*shared_.source.error);
       const StudyConfig& config = shared_.source.config;
       if (config.workers != world_.size) {
@@ -217,7 +217,7 @@ class StudyRank {
   /// Rank 0 looks and tells the other ranks, because they may not see its folder. Throws if the
   /// folder holds another finished run.
   bool already_finished(const StudyRun& run) {
-    const bool mine = jointly(communicator_, [&] {
+    const bool mine = all_or_none(communicator_, [&] {
       if (world_.rank != 0) return false;
       const auto difference =
           difference_of_finished(folder_of(run), read(run).resolved, world_.size);
@@ -248,7 +248,7 @@ class StudyRank {
     const RunConfig config = read(run);
     set_compute_threads(config, world_, &communicator_);
     const auto data = load_together(communicator_, shared_.data, config);
-    auto folder = jointly_slow(communicator_, [&]() -> std::unique_ptr<RunFolder> {
+    auto folder = all_or_none_slow(communicator_, [&]() -> std::unique_ptr<RunFolder> {
       if (world_.rank != 0) return nullptr;
       return std::make_unique<RunFolder>(folder_of(run), config.resolved, IfFinished::kReplace);
     });
@@ -331,7 +331,7 @@ StudyOutcome run_study(const StudyRequest& request) {
   SharedData data;
   outcome.exit_code =
       launch_as(start, source.launch, [&](Communicator& communicator, const World& world) {
-        return leaving_together(world, [&] {
+        return exit_together(world, [&] {
           StudyRank(communicator, world, {source, data, request, stop ? &*stop : nullptr, outcome})
               .run();
           return static_cast<int>(ExitCode::kDone);

@@ -161,7 +161,7 @@ int train_module(const Folder& folder, const std::string& body, int num_ranks,
   const auto data = std::make_shared<const Dataset>(read_text(yaml).data->load(1));
   return launch("threads", {.num_ranks = num_ranks, .timeout_s = 3},
                 [&](Communicator& communicator, const World& world) {
-                  return leaving_together(world, [&] {
+                  return exit_together(world, [&] {
                     const RunConfig config = read_text(yaml, {}, world);
                     TrainingLoop trainer(
                         config,

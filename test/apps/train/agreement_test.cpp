@@ -18,7 +18,7 @@
 namespace gossamer::apps {
 namespace {
 
-/// What each rank's jointly() ends with: `text|code`, or the number it returned.
+/// What each rank's all_or_none() ends with: `text|code`, or the number it returned.
 std::vector<std::string> run_jointly(int num_ranks, const std::function<int(int rank)>& work) {
   std::vector<std::string> ends(static_cast<std::size_t>(num_ranks));
   const LaunchOptions options{.num_ranks = num_ranks, .timeout_s = 60};
@@ -26,7 +26,7 @@ std::vector<std::string> run_jointly(int num_ranks, const std::function<int(int 
                    [&](Communicator& communicator, const World& world) {
                      std::string& end = ends[static_cast<std::size_t>(world.rank)];
                      try {
-                       end = concat(jointly(communicator, [&] { return work(world.rank); }));
+                       end = concat(all_or_none(communicator, [&] { return work(world.rank); }));
                      } catch (const JointFailure& failure) {
                        end = concat(failure.what(), "|", static_cast<int>(failure.code()));
                      }
@@ -69,7 +69,7 @@ TEST(JointlySlow, MayTakeLongerOnOneRankThanTheTimeout) {
   const LaunchOptions options{.num_ranks = 3, .timeout_s = 0.5};
   EXPECT_EQ(launch("threads", options,
                    [](Communicator& communicator, const World& world) {
-                     const int result = jointly_slow(communicator, [&world] {
+                     const int result = all_or_none_slow(communicator, [&world] {
                        if (world.rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
                        return 10 * world.rank;
                      });
@@ -84,7 +84,7 @@ TEST(JointlySlow, BringsAFailureToAllRanks) {
   EXPECT_EQ(launch("threads", options,
                    [](Communicator& communicator, const World& world) {
                      try {
-                       jointly_slow(communicator, [&world] {
+                       all_or_none_slow(communicator, [&world] {
                          if (world.rank == 2) throw CheckpointError("the disk is full");
                          return true;
                        });

@@ -92,7 +92,7 @@ int train_into(
           out = std::make_unique<RunFolder>(path, config.resolved,
                                             resumes ? IfFinished::kContinue : IfFinished::kRefuse);
         }
-        return leaving_together(world, [&] {
+        return exit_together(world, [&] {
           loop.run(std::move(out), checkpoint);
           return 0;
         });

@@ -37,17 +37,17 @@ std::shared_ptr<const Samples> with_classes(std::vector<std::int64_t> classes) {
 
 TEST(DoubtAboutValidation, IsAboutClasses) {
   const auto train = with_classes({0, 0, 1, 1, 2, 2, 3, 3});
-  const auto doubt = [&](std::vector<std::int64_t> classes) {
-    return doubt_about_validation({.train = train, .validation = with_classes(std::move(classes))});
+  const auto warning = [&](std::vector<std::int64_t> classes) {
+    return validation_warning({.train = train, .validation = with_classes(std::move(classes))});
   };
-  EXPECT_EQ(doubt({3, 1, 2}), "");
-  EXPECT_EQ(doubt({3, 3, 3}), "") << "few samples may be alike by chance";
-  const std::string unknown = doubt({0, 4, 5, 4});
+  EXPECT_EQ(warning({3, 1, 2}), "");
+  EXPECT_EQ(warning({3, 3, 3}), "") << "few samples may be alike by chance";
+  const std::string unknown = warning({0, 4, 5, 4});
   EXPECT_TRUE(
       unknown.starts_with("3 of the 4 validation samples have classes that no training "
                           "sample has, as class 4"))
       << unknown;
-  const std::string few = doubt(std::vector<std::int64_t>(40, 3));
+  const std::string few = warning(std::vector<std::int64_t>(40, 3));
   EXPECT_TRUE(few.starts_with("the validation samples have 1 of the 4 classes")) << few;
 }
 

@@ -3,7 +3,7 @@
 #include "test/comm/elastic/fault_injector.hpp"
 
 #include "test/base/thrown.hpp"
-#include "test/comm/renewing_run.hpp"
+#include "test/comm/elastic_run.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +16,7 @@
 
 #include "comm/backends.hpp"
 
-namespace gossamer::renewing_test {
+namespace gossamer::elastic_test {
 namespace {
 
 using Kind = Fault::Kind;
@@ -237,4 +237,4 @@ TEST(FaultInjector, RefusesToDropWhatHasEnded) {
 }
 
 }  // namespace
-}  // namespace gossamer::renewing_test
+}  // namespace gossamer::elastic_test

@@ -322,12 +322,12 @@ TEST(ProgressWorkerFailure, TellsWhetherSuchAnOperationHasEverEnded) {
 
 TEST(ProgressWorkerFailure, ForgetsADrainThatWasInterrupted) {
   Script script;
-  script.letters = 0b01;
+  script.messages = 0b01;
   std::atomic<bool> interrupts = true;
   ProgressWorker worker({.timeout_s = 0.05, .while_waiting = [&] {
                            if (interrupts) throw std::runtime_error("Ctrl-C");
                          }});
-  Request letter = worker.submit(scripted(script, 0), {.label = {.what = "letter"}});
+  Request message = worker.submit(scripted(script, 0), {.label = {.what = "letter"}});
   expect_started(script, {0});
   script.moves = 0b01;
   EXPECT_THROW(worker.drain(), std::runtime_error);
@@ -340,26 +340,26 @@ TEST(ProgressWorkerFailure, ForgetsADrainThatWasInterrupted) {
 TEST(ProgressWorkerFailure, TimesALetterOutOnlyWhileSomebodyWaitsForIt) {
   for (const bool drains : {false, true}) {
     Script script;
-    script.letters = 0b01;
+    script.messages = 0b01;
     ProgressWorker worker({.timeout_s = 0.05});
-    Request letter = worker.submit(scripted(script, 0), {.label = {.what = "letter"}});
+    Request message = worker.submit(scripted(script, 0), {.label = {.what = "letter"}});
     expect_started(script, {0});
     let_time_pass();
     EXPECT_NO_THROW(worker.check());
-    // A thread that the letter only wakes up does not wait for it.
+    // A thread that the tagged message only wakes up does not wait for it.
     const auto pulse = std::make_shared<WorkerPulse>(0, 60.0);
     const auto other = std::make_shared<RequestState>(pulse, OpLabel{});
     std::thread later([&] {
       let_time_pass();
       other->complete();
     });
-    RequestState::wait_for_any({other}, {letter.state()});
+    RequestState::wait_for_any({other}, {message.state()});
     later.join();
     EXPECT_NO_THROW(worker.check());
     if (drains) {
       EXPECT_THROW(worker.drain(), CommError);
     } else {
-      EXPECT_THROW(letter.wait(), CommError);
+      EXPECT_THROW(message.wait(), CommError);
     }
   }
 }

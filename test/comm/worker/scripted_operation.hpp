@@ -24,7 +24,7 @@ struct Script {
   std::atomic<int> num_destroyed = 0;
   std::atomic<unsigned> may_end = 0;     // bit i: operation i
   std::atomic<unsigned> holds_next = 0;  // bit i: operation i
-  std::atomic<unsigned> letters = 0;     // bit i: operation i
+  std::atomic<unsigned> messages = 0;    // bit i: operation i
   std::atomic<unsigned> is_woken = 0;    // bit i: operation i
   std::atomic<unsigned> moves = 0;       // bit i: operation i has moved a byte at every look
   std::atomic<std::int64_t> num_moved = 0;
@@ -43,7 +43,7 @@ class ScriptedOperation : public Operation {
     return is_set(script_.may_end);
   }
   [[nodiscard]] bool lets_next_start() const override { return !is_set(script_.holds_next); }
-  [[nodiscard]] bool is_letter() const override { return is_set(script_.letters); }
+  [[nodiscard]] bool is_tagged() const override { return is_set(script_.messages); }
   [[nodiscard]] bool is_woken() const override { return is_set(script_.is_woken); }
   [[nodiscard]] std::vector<int> waiting_for() const override { return {number_}; }
   [[nodiscard]] std::vector<int> linked_with() const override { return {number_, number_ + 1}; }

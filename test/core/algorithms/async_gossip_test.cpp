@@ -54,7 +54,7 @@ TEST(AsyncGossip, KeepsTheMeanWhereNothingIsUpdated) {
     const std::vector<double> values = model.values();
     for (std::size_t e = 0; e < mean.size(); ++e) {
       EXPECT_NEAR(mean[e], before[e], 1e-12);
-      // How near they come depends on how late letters are.
+      // How near they come depends on how late messages are.
       EXPECT_NEAR(values[e], mean[e], 1e-2);
     }
     const auto masses = gather_numbers(communicator, model.pipeline().model_weight());
@@ -98,7 +98,7 @@ double mean_at_unequal_rates(const std::string& options, int steps_of_fast) {
         model.offer(0, std::span<const double>(gradient));
         model.pipeline().finish_step();
       }
-      // Letters arrive in the meantime.
+      // Messages arrive in the meantime.
       std::this_thread::sleep_for(std::chrono::microseconds(500));
       turn.arrive_and_wait();
     }

@@ -192,7 +192,7 @@ TEST(Outer, ALargeMomentumDrivesTheModelsOfPairsApart) {
 }
 
 std::string doubt_of(const std::string& options) {
-  return doubt_about_outer(AlgorithmChoice("outer", Options::parse(options)));
+  return outer_warning(AlgorithmChoice("outer", Options::parse(options)));
 }
 
 TEST(Outer, WarnsOfAMomentumThatIsTooLargeForThePeriod) {

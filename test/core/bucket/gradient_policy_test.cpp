@@ -80,7 +80,7 @@ TEST(GradientPolicy, ClipsToAnotherNormFromTheNextStepOn) {
   EXPECT_EQ(one.policy.take_report().norm, 5.0);
   one.policy.set_clipping(ClipMode::kGlobal, 1.0);
   EXPECT_TRUE(one.policy.defers());
-  one.policy.settle(nullptr);
+  one.policy.decide_step(nullptr);
   EXPECT_DOUBLE_EQ(one.factor(25.0), 1.0 / (5.0 + 1e-6));
   EXPECT_THROW(one.policy.set_clipping(ClipMode::kGlobal, 0.0), ConfigError);
 }
@@ -100,7 +100,7 @@ TEST(GradientPolicy, ClipsAsTorchDoes) {
   // g * c / (N + 1e-6) where that is less than 1.
   for (const ClipMode mode : {ClipMode::kGlobal, ClipMode::kPerBucket, ClipMode::kDelayedGlobal}) {
     OneBucket all({.clip_mode = mode, .clip_norm = 1.0});
-    all.policy.settle(nullptr);
+    all.policy.decide_step(nullptr);
     EXPECT_DOUBLE_EQ(all.factor(16.0), 1.0 / (4.0 + 1e-6));
     EXPECT_DOUBLE_EQ(all.factor(0.25), 1.0);
     EXPECT_DOUBLE_EQ(all.factor(0.0), 1.0);
@@ -116,7 +116,7 @@ TEST(GradientPolicy, ClipsAsTorchDoes) {
 TEST(GradientPolicy, ClipsTheScaledGradient) {
   OneBucket one({.clip_mode = ClipMode::kGlobal, .clip_norm = 1.0});
   one.policy.set_scale(1.0 / 1024.0);
-  one.policy.settle(nullptr);
+  one.policy.decide_step(nullptr);
   EXPECT_DOUBLE_EQ(one.factor(1024.0 * 1024.0 * 4.0), 1.0 / 1024.0 / (2.0 + 1e-6));
   EXPECT_DOUBLE_EQ(one.factor(4.0), 1.0 / 1024.0);
 }
@@ -126,7 +126,7 @@ TEST(GradientPolicy, ReportsWhatIsNotFinite) {
     OneBucket one({.nonfinite = policy});
     for (const double squares : {1.0, kNan, kInf, 2.0}) {
       one.policy.squares().as<double>()[0] = squares;
-      one.policy.settle(nullptr);
+      one.policy.decide_step(nullptr);
       const GradientDecision decision = *one.policy.decide(0, one.policy.squares());
       EXPECT_EQ(decision.apply, std::isnan(squares) && policy != NonFinite::kKeep ? 0 : 1);
       one.policy.end_step();

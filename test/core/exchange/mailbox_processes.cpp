@@ -1,4 +1,4 @@
-// Mailboxes between processes: random delays, and a rank that the system stops for five seconds.
+// Exchanges between processes: random delays, and a rank that the system stops for five seconds.
 
 #include "test/comm/process_ranks.hpp"
 #include "test/core/exchange/mailbox_runs.hpp"
@@ -19,11 +19,11 @@ namespace {
 void keeps_mass(Communicator& communicator) {
   for (const char* name : {"static-exp", "directed-one-peer-exp", "directed-ring", "ring"}) {
     for (std::int64_t max_age = 1; max_age <= 8; ++max_age) {
-      const MailboxRun run{.topology = mailbox_topology(name, communicator.size()),
-                           .max_age = max_age,
-                           .num_steps = 60,
-                           .seed = static_cast<std::uint64_t>(max_age)};
-      require_sound(run_mailboxes(communicator, run), run,
+      const AsyncExchangeRun run{.topology = async_topology(name, communicator.size()),
+                                 .max_age = max_age,
+                                 .num_steps = 60,
+                                 .seed = static_cast<std::uint64_t>(max_age)};
+      require_sound(run_async_exchanges(communicator, run), run,
                     std::string(name) + ", bound " + std::to_string(max_age));
     }
   }
@@ -43,17 +43,17 @@ void stop_for(unsigned seconds) {
   waitpid(child, nullptr, 0);
 }
 
-/// The other ranks go on until the last letter of the stopped rank is as old as allowed, wait, and
+/// The other ranks go on until the last message of the stopped rank is as old as allowed, wait, and
 /// go on when it comes back.
 void outlives_a_stop(Communicator& communicator) {
   constexpr std::int64_t kMaxAge = 4;
-  const MailboxRun run{.topology = mailbox_topology("directed-ring", communicator.size()),
-                       .max_age = kMaxAge,
-                       .num_steps = 100,
-                       .before_step = [&communicator](int step) {
-                         if (communicator.rank() == 1 && step == 50) stop_for(5);
-                       }};
-  const MailboxOutcome outcome = run_mailboxes(communicator, run);
+  const AsyncExchangeRun run{.topology = async_topology("directed-ring", communicator.size()),
+                             .max_age = kMaxAge,
+                             .num_steps = 100,
+                             .before_step = [&communicator](int step) {
+                               if (communicator.rank() == 1 && step == 50) stop_for(5);
+                             }};
+  const AsyncExchangeOutcome outcome = run_async_exchanges(communicator, run);
   require_sound(outcome, run, "a rank that stops");
   if (outcome.largest_age != kMaxAge) {
     throw std::runtime_error("nobody has gone on while a rank was stopped");

@@ -20,11 +20,11 @@ namespace {
 
 constexpr std::size_t kNumel = 5;
 
-void mix(std::vector<double>& z, const Mailbox::Taken& taken) {
+void mix(std::vector<double>& z, const AsyncExchange::Taken& taken) {
   for (std::size_t e = 0; e < z.size(); ++e) {
     double mixed = taken.keep * z[e];
-    for (const Mailbox::Letter& letter : taken.letters) {
-      mixed += letter.weight * static_cast<const double*>(letter.body.data)[e];
+    for (const AsyncExchange::Message& message : taken.messages) {
+      mixed += message.weight * static_cast<const double*>(message.body.data)[e];
     }
     z[e] = mixed;
   }
@@ -36,19 +36,19 @@ double largest(Communicator& communicator, double value) {
 
 }  // namespace
 
-MailboxOutcome run_mailboxes(Communicator& communicator, const MailboxRun& run) {
+AsyncExchangeOutcome run_async_exchanges(Communicator& communicator, const AsyncExchangeRun& run) {
   Random random(run.seed, static_cast<std::uint64_t>(communicator.rank()));
   std::vector<double> z(kNumel);
   for (double& value : z) value = random.uniform(-1.0, 1.0);
   const std::vector<double> sums = sum_over_ranks(communicator, z);
 
   LaneMetrics metrics;
-  Mailbox mailbox(
+  AsyncExchange async_exchange(
       communicator, *communicator.stream(), metrics, *run.topology,
       {.body_bytes = kNumel * sizeof(double),
        .max_age = run.max_age,
        .write = [&z](const Block& body) { std::ranges::copy(z, static_cast<double*>(body.data)); },
-       .mix = [&z](const Mailbox::Taken& taken) { mix(z, taken); }});
+       .mix = [&z](const AsyncExchange::Taken& taken) { mix(z, taken); }});
   int step = 0;
   for (int part = 0; part < 2; ++part) {
     const int num_steps = run.num_steps + communicator.rank();
@@ -57,15 +57,15 @@ MailboxOutcome run_mailboxes(Communicator& communicator, const MailboxRun& run) 
       if (run.longest_sleep_us > 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(random.below(run.longest_sleep_us)));
       }
-      mix(z, mailbox.take(step));
-      mailbox.release();
-      mailbox.send(step);
+      mix(z, async_exchange.take(step));
+      async_exchange.release();
+      async_exchange.send(step);
     }
-    mailbox.close();
+    async_exchange.close();
   }
 
-  MailboxOutcome outcome;
-  const MailboxState& state = mailbox.state();
+  AsyncExchangeOutcome outcome;
+  const AsyncExchangeState& state = async_exchange.state();
   const auto total = [&](double value) { return sum_over_ranks(communicator, {value}).front(); };
   outcome.mass_error = std::abs(total(state.mass) - communicator.size());
   outcome.step_error = std::abs(total(state.steps) - total(step));
@@ -78,13 +78,13 @@ MailboxOutcome run_mailboxes(Communicator& communicator, const MailboxRun& run) 
     outcome.spread = std::max(outcome.spread, largest(communicator, distance));
   }
   outcome.largest_age = static_cast<std::int64_t>(
-      largest(communicator, static_cast<double>(mailbox.counters().largest_age)));
-  outcome.num_letters =
-      static_cast<std::int64_t>(total(static_cast<double>(mailbox.counters().num_letters)));
+      largest(communicator, static_cast<double>(async_exchange.counters().largest_age)));
+  outcome.num_messages =
+      static_cast<std::int64_t>(total(static_cast<double>(async_exchange.counters().num_messages)));
   return outcome;
 }
 
-std::shared_ptr<const Topology> mailbox_topology(const std::string& name, int num_ranks) {
+std::shared_ptr<const Topology> async_topology(const std::string& name, int num_ranks) {
   if (name != "directed-ring") {
     return make_topology(name, {.size = num_ranks, .node_size = num_ranks});
   }
@@ -98,7 +98,8 @@ std::shared_ptr<const Topology> mailbox_topology(const std::string& name, int nu
   return make_periodic(name, {std::move(round)}, /*directed=*/true);
 }
 
-void require_sound(const MailboxOutcome& outcome, const MailboxRun& run, const std::string& what) {
+void require_sound(const AsyncExchangeOutcome& outcome, const AsyncExchangeRun& run,
+                   const std::string& what) {
   const auto require = [&what](bool holds, const auto&... text) {
     if (!holds) throw std::runtime_error(concat(what, ": ", text...));
   };
@@ -107,7 +108,7 @@ void require_sound(const MailboxOutcome& outcome, const MailboxRun& run, const s
   require(outcome.step_error < 1e-8, "the steps are off by ", outcome.step_error);
   if (run.max_age) {
     // The models begin as far as 1 from their mean. How near they come depends on the processor: a
-    // bound of 8 promises a letter of each edge in every ninth step only, and no bound nothing.
+    // bound of 8 promises a message of each edge in every ninth step only, and no bound nothing.
     require(outcome.spread < 0.3, "the models differ from their mean by ", outcome.spread);
     require(outcome.largest_age <= *run.max_age, "a letter is ", outcome.largest_age, " steps old");
   }

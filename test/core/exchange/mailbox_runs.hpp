@@ -1,5 +1,5 @@
 #pragma once
-// Runs of mailboxes that all ranks make together, as threads or under MPI. Failures are
+// Runs of exchanges that all ranks make together, as threads or under MPI. Failures are
 // std::runtime_error.
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gossamer {
 
-struct MailboxRun {
+struct AsyncExchangeRun {
   std::shared_ptr<const Topology> topology = {};
   /// Own steps after which a rank waits; null: never.
   std::optional<std::int64_t> max_age = {};
@@ -27,7 +27,7 @@ struct MailboxRun {
 };
 
 /// What the whole run has come to, the same on all ranks.
-struct MailboxOutcome {
+struct AsyncExchangeOutcome {
   /// The sum of all masses less the number of ranks, without sign.
   double mass_error = 0.0;
   /// The largest change of the sum of s z in an element.
@@ -36,16 +36,17 @@ struct MailboxOutcome {
   double spread = 0.0;
   double step_error = 0.0;
   std::int64_t largest_age = 0;
-  std::int64_t num_letters = 0;
+  std::int64_t num_messages = 0;
 };
 
 /// Collective. Two runs of steps with random delays, each closed, on models that no update moves.
-MailboxOutcome run_mailboxes(Communicator& communicator, const MailboxRun& run);
+AsyncExchangeOutcome run_async_exchanges(Communicator& communicator, const AsyncExchangeRun& run);
 
 /// The directed topologies, and some whose edges go both ways; all repeat.
-std::shared_ptr<const Topology> mailbox_topology(const std::string& name, int num_ranks);
+std::shared_ptr<const Topology> async_topology(const std::string& name, int num_ranks);
 
 /// Throws std::runtime_error if the outcome breaks the protocol's promises.
-void require_sound(const MailboxOutcome& outcome, const MailboxRun& run, const std::string& what);
+void require_sound(const AsyncExchangeOutcome& outcome, const AsyncExchangeRun& run,
+                   const std::string& what);
 
 }  // namespace gossamer

@@ -24,83 +24,84 @@
 namespace gossamer {
 namespace {
 
-/// A mailbox, and a model of one element.
-struct MailboxRank {
-  explicit MailboxRank(Communicator& communicator, const Topology& topology,
-                       std::optional<std::int64_t> max_age, double start)
+/// A async_exchange, and a model of one element.
+struct AsyncExchangeRank {
+  explicit AsyncExchangeRank(Communicator& communicator, const Topology& topology,
+                             std::optional<std::int64_t> max_age, double start)
       : z(start),
-        mailbox(communicator, *communicator.stream(), metrics, topology,
-                {.body_bytes = sizeof(double),
-                 .max_age = max_age,
-                 .write = [this](const Block& body) { *static_cast<double*>(body.data) = z; },
-                 .mix = [this](const Mailbox::Taken& taken) { mix(taken); }}) {}
+        async_exchange(
+            communicator, *communicator.stream(), metrics, topology,
+            {.body_bytes = sizeof(double),
+             .max_age = max_age,
+             .write = [this](const Block& body) { *static_cast<double*>(body.data) = z; },
+             .mix = [this](const AsyncExchange::Taken& taken) { mix(taken); }}) {}
 
-  void mix(const Mailbox::Taken& taken, double update = 0.0) {
+  void mix(const AsyncExchange::Taken& taken, double update = 0.0) {
     double mixed = taken.keep * z;
-    for (const auto& letter : taken.letters) {
-      mixed += letter.weight * *static_cast<const double*>(letter.body.data);
+    for (const auto& message : taken.messages) {
+      mixed += message.weight * *static_cast<const double*>(message.body.data);
     }
     z = mixed - taken.update_scale * update;
   }
   /// A step without an update.
   void step(int k) {
-    mix(mailbox.take(k));
-    mailbox.release();
-    mailbox.send(k);
+    mix(async_exchange.take(k));
+    async_exchange.release();
+    async_exchange.send(k);
   }
-  void close() { mailbox.close(); }
+  void close() { async_exchange.close(); }
 
   double z;
   LaneMetrics metrics = {};
-  Mailbox mailbox;
+  AsyncExchange async_exchange;
 };
 
-class MailboxOn : public testing::TestWithParam<std::string> {};
+class AsyncExchangeOn : public testing::TestWithParam<std::string> {};
 
-TEST_P(MailboxOn, KeepsTheMassWhateverTheDelays) {
+TEST_P(AsyncExchangeOn, KeepsTheMassWhateverTheDelays) {
   // 10,000 delays for all bounds together.
   const int num_steps = kSanitized ? 60 : 160;
   for (const int num_ranks : {2, 5}) {
     for (std::int64_t max_age = 1; max_age <= 8; max_age += kThreadSanitized ? 3 : 1) {
-      const MailboxRun run{.topology = mailbox_topology(GetParam(), num_ranks),
-                           .max_age = max_age,
-                           .num_steps = num_steps,
-                           .seed = static_cast<std::uint64_t>(max_age)};
+      const AsyncExchangeRun run{.topology = async_topology(GetParam(), num_ranks),
+                                 .max_age = max_age,
+                                 .num_steps = num_steps,
+                                 .seed = static_cast<std::uint64_t>(max_age)};
       run_ranks(num_ranks, [&](Communicator& communicator, const World&) {
-        require_sound(run_mailboxes(communicator, run), run,
+        require_sound(run_async_exchanges(communicator, run), run,
                       concat(GetParam(), ", ", num_ranks, " ranks, bound ", max_age));
       });
     }
   }
 }
 
-TEST_P(MailboxOn, NeverWaitsWithoutABound) {
-  const MailboxRun run{.topology = mailbox_topology(GetParam(), 4)};
+TEST_P(AsyncExchangeOn, NeverWaitsWithoutABound) {
+  const AsyncExchangeRun run{.topology = async_topology(GetParam(), 4)};
   run_ranks(4, [&](Communicator& communicator, const World&) {
-    require_sound(run_mailboxes(communicator, run), run, GetParam());
+    require_sound(run_async_exchanges(communicator, run), run, GetParam());
   });
 }
 
-// All other ranks close before their first step. Each of them takes one letter, which has at most
+// All other ranks close before their first step. Each of them takes one message, which has at most
 // half the mass, and says that it closes.
-TEST_P(MailboxOn, LeavesMassToARankThatGoesOnAlone) {
+TEST_P(AsyncExchangeOn, LeavesMassToARankThatGoesOnAlone) {
   for (const int num_ranks : {2, 5}) {
-    const auto topology = mailbox_topology(GetParam(), num_ranks);
+    const auto topology = async_topology(GetParam(), num_ranks);
     run_ranks(num_ranks, [&](Communicator& communicator, const World& world) {
-      MailboxRank rank(communicator, *topology, 2, world.rank);
+      AsyncExchangeRank rank(communicator, *topology, 2, world.rank);
       if (world.rank == 0) {
         for (int step = 0; step < 100; ++step) {
           rank.step(step);
           std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
-        EXPECT_GE(rank.mailbox.state().mass, std::exp2(1 - num_ranks));
+        EXPECT_GE(rank.async_exchange.state().mass, std::exp2(1 - num_ranks));
       }
       rank.close();
     });
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Topologies, MailboxOn,
+INSTANTIATE_TEST_SUITE_P(Topologies, AsyncExchangeOn,
                          testing::Values("static-exp", "directed-one-peer-exp", "directed-ring",
                                          "ring", "complete"),
                          [](const auto& test) {
@@ -109,13 +110,13 @@ INSTANTIATE_TEST_SUITE_P(Topologies, MailboxOn,
                            return name;
                          });
 
-TEST(Mailbox, KeepsTheMassInALongRun) {
-  const MailboxRun run{.topology = mailbox_topology("static-exp", 4),
-                       .max_age = 2,
-                       .num_steps = kSanitized ? 300 : 1500,
-                       .longest_sleep_us = 50};
+TEST(AsyncExchange, KeepsTheMassInALongRun) {
+  const AsyncExchangeRun run{.topology = async_topology("static-exp", 4),
+                             .max_age = 2,
+                             .num_steps = kSanitized ? 300 : 1500,
+                             .longest_sleep_us = 50};
   run_ranks(4, [&](Communicator& communicator, const World&) {
-    require_sound(run_mailboxes(communicator, run), run, "a long run");
+    require_sound(run_async_exchanges(communicator, run), run, "a long run");
   });
 }
 
@@ -149,45 +150,45 @@ std::vector<double> push_sum_step(const std::vector<double>& z, PushSum& push_su
 }
 
 // Here messages take no time: nobody sends before all acknowledgements have come, and nobody goes
-// on before all letters have.
-TEST(Mailbox, EqualsSynchronousPushSumWithoutDelays) {
+// on before all messages have.
+TEST(AsyncExchange, EqualsSynchronousPushSumWithoutDelays) {
   for (const int num_ranks : {2, 4}) {
-    const auto topology = mailbox_topology("complete", num_ranks);
+    const auto topology = async_topology("complete", num_ranks);
     run_ranks(num_ranks, [&](Communicator& communicator, const World&) {
       std::vector<double> all;
       for (int rank = 0; rank < num_ranks; ++rank) all.push_back(std::cos(rank));
       PushSum push_sum(num_ranks);
       const auto place = static_cast<std::size_t>(communicator.rank());
-      MailboxRank rank(communicator, *topology, 0, all[place]);
+      AsyncExchangeRank rank(communicator, *topology, 0, all[place]);
       for (int step = 0; step < 50; ++step) {
-        rank.mix(rank.mailbox.take(step), update_of(communicator.rank(), step));
-        rank.mailbox.release();
+        rank.mix(rank.async_exchange.take(step), update_of(communicator.rank(), step));
+        rank.async_exchange.release();
         communicator.barrier();
-        while (rank.mailbox.num_busy() > 0) std::this_thread::yield();
+        while (rank.async_exchange.num_busy() > 0) std::this_thread::yield();
         communicator.barrier();
-        rank.mailbox.send(step);
+        rank.async_exchange.send(step);
         all = push_sum_step(all, push_sum, *topology, step);
         EXPECT_EQ(rank.z, all[place]) << "step " << step;
       }
-      EXPECT_EQ(rank.mailbox.counters().largest_age, 0);
+      EXPECT_EQ(rank.async_exchange.counters().largest_age, 0);
       rank.close();
     });
   }
 }
 
 // Rank 0 makes no step until rank 1 has made all that it may.
-TEST(Mailbox, WaitsWhenTheLastLetterIsTooOld) {
-  const auto topology = mailbox_topology("directed-ring", 2);
+TEST(AsyncExchange, WaitsWhenTheLastLetterIsTooOld) {
+  const auto topology = async_topology("directed-ring", 2);
   constexpr std::int64_t kMaxAge = 3;
   std::atomic<int> steps_of_one = 0;
   run_ranks(2, [&](Communicator& communicator, const World&) {
-    MailboxRank rank(communicator, *topology, kMaxAge, 0.0);
+    AsyncExchangeRank rank(communicator, *topology, kMaxAge, 0.0);
     if (communicator.rank() == 1) {
       for (int k = 0; k < 10; ++k) {
         rank.step(k);
         ++steps_of_one;
       }
-      EXPECT_EQ(rank.mailbox.counters().largest_age, kMaxAge);
+      EXPECT_EQ(rank.async_exchange.counters().largest_age, kMaxAge);
     } else {
       while (steps_of_one < kMaxAge + 1) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -199,7 +200,7 @@ TEST(Mailbox, WaitsWhenTheLastLetterIsTooOld) {
   });
 }
 
-TEST(Mailbox, GoesOnIfTheLetterComesWhileItSendsItsOwn) {
+TEST(AsyncExchange, GoesOnIfTheLetterComesWhileItSendsItsOwn) {
   // Rank 0 hears from rank 1, and sends to ranks 1 and 2. Nobody sends in even rounds, so rank 0
   // waits in step 1, and sends while it waits.
   const Round some{.arcs = {{.from = 0, .to = 0, .weight = 1.0 / 3.0},
@@ -226,42 +227,43 @@ TEST(Mailbox, GoesOnIfTheLetterComesWhileItSendsItsOwn) {
   run_ranks(3, [&](Communicator& communicator, const World& world) {
     LaneMetrics metrics;
     const auto write = [&](const Block& /*body*/) {
-      // While rank 0 writes its second letter, its first one leaves, and that of rank 1 arrives.
+      // While rank 0 writes its second message, its first one leaves, and that of rank 1 arrives.
       if (world.rank != 0 || ++num_writes != 2) return;
       wait_for([&] { return has_come.load(); });
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     };
-    Mailbox mailbox(
-        communicator, *communicator.stream(), metrics, *topology,
-        {.body_bytes = 8, .max_age = 0, .write = write, .mix = [](const Mailbox::Taken& /*taken*/) {
-         }});
-    // Rank 1 does not use rank 0's letter, and rank 2 does not receive one, until rank 0 goes on.
+    AsyncExchange async_exchange(communicator, *communicator.stream(), metrics, *topology,
+                                 {.body_bytes = 8,
+                                  .max_age = 0,
+                                  .write = write,
+                                  .mix = [](const AsyncExchange::Taken& /*taken*/) {}});
+    // Rank 1 does not use rank 0's message, and rank 2 does not receive one, until rank 0 goes on.
     if (world.rank == 2) wait_for([&] { return is_over.load(); });
-    static_cast<void>(mailbox.take(0));
-    mailbox.release();
+    static_cast<void>(async_exchange.take(0));
+    async_exchange.release();
     if (world.rank == 0) {
-      mailbox.send(0);
-      EXPECT_EQ(mailbox.take(1).letters.size(), 1U);
-      mailbox.release();
+      async_exchange.send(0);
+      EXPECT_EQ(async_exchange.take(1).messages.size(), 1U);
+      async_exchange.release();
       is_over = true;
     } else if (world.rank == 1) {
       wait_for([&] { return num_writes == 2; });
-      mailbox.send(1);
+      async_exchange.send(1);
       has_come = true;
       wait_for([&] { return is_over.load(); });
     }
-    mailbox.close();
+    async_exchange.close();
   });
 }
 
 // Nobody sends for longer than the time limit of an operation, and nobody waits.
-TEST(Mailbox, LetsAnEdgeRestForAsLongAsNobodyWaits) {
-  const auto topology = mailbox_topology("directed-ring", 2);
+TEST(AsyncExchange, LetsAnEdgeRestForAsLongAsNobodyWaits) {
+  const auto topology = async_topology("directed-ring", 2);
   const LaunchOptions options{.num_ranks = 2, .timeout_s = 1.0, .log_level = LogLevel::kOff};
   const auto body = [&](Communicator& communicator, const World& world) {
-    MailboxRank rank(communicator, *topology, 2, world.rank);
-    rank.mix(rank.mailbox.take(0));
-    rank.mailbox.release();
+    AsyncExchangeRank rank(communicator, *topology, 2, world.rank);
+    rank.mix(rank.async_exchange.take(0));
+    rank.async_exchange.release();
     std::this_thread::sleep_for(std::chrono::milliseconds(1200));
     rank.close();
     return 0;
@@ -269,23 +271,24 @@ TEST(Mailbox, LetsAnEdgeRestForAsLongAsNobodyWaits) {
   EXPECT_EQ(launch("threads", options, body), 0);
 }
 
-TEST(Mailbox, FindsTheMeanAfterClosing) {
-  const auto topology = mailbox_topology("directed-ring", 3);
+TEST(AsyncExchange, FindsTheMeanAfterClosing) {
+  const auto topology = async_topology("directed-ring", 3);
   run_ranks(3, [&](Communicator& communicator, const World&) {
-    MailboxRank rank(communicator, *topology, 2, communicator.rank());
+    AsyncExchangeRank rank(communicator, *topology, 2, communicator.rank());
     rank.close();
     rank.close();
-    const double sum = sum_over_ranks(communicator, {rank.z * rank.mailbox.state().mass}).front();
+    const double sum =
+        sum_over_ranks(communicator, {rank.z * rank.async_exchange.state().mass}).front();
     EXPECT_NEAR(sum, 3.0, 1e-12);
   });
 }
 
-TEST(Mailbox, RefusesTopologiesWithoutAPeriod) {
-  EXPECT_NE(why_no_mailbox(*mailbox_topology("random-matching", 4)).find("repeats"),
+TEST(AsyncExchange, RefusesTopologiesWithoutAPeriod) {
+  EXPECT_NE(why_no_async_exchange(*async_topology("random-matching", 4)).find("repeats"),
             std::string::npos);
   const auto nodes = make_topology("hierarchical", {.size = 4, .node_size = 2});
-  EXPECT_NE(why_no_mailbox(*nodes).find("one level"), std::string::npos);
-  EXPECT_EQ(why_no_mailbox(*mailbox_topology("directed-ring", 4)), "");
+  EXPECT_NE(why_no_async_exchange(*nodes).find("one level"), std::string::npos);
+  EXPECT_EQ(why_no_async_exchange(*async_topology("directed-ring", 4)), "");
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ TEST(LargeBlocks, SuitARuleOfSomebodyElse) {
   problem.rule = {.type = "sgd"};
   problem.bucket_bytes = std::int64_t{1} << 30;
   const Trajectory own = train_counted(problem, 5);
-  problem.has_own_rule = true;
+  problem.has_external_optimizer = true;
   EXPECT_EQ(train_counted(problem, 5), own);
 }
 

@@ -112,7 +112,7 @@ class Rank {
   }
   /// Trains up to a step, and goes on with the others whenever ranks are lost.
   void train_until(int end, int data) {
-    while (step_ < end || pipeline().holds_step()) {
+    while (step_ < end || pipeline().has_uncommitted_step()) {
       if (is_disturbed(communicator_)) {
         go_on(data);
       } else {
@@ -124,7 +124,7 @@ class Rank {
     pipeline().detach();
     const Membership membership = communicator_.elastic()->reconfigure(step_);
     while (step_ < membership.step) {
-      pipeline().follow(membership.step);
+      pipeline().catch_up(membership.step);
       train(data);
     }
     schedule_->factor = factor;
@@ -223,10 +223,10 @@ Values two_runs(const std::string& backend, const Problem& problem) {
   return values;
 }
 
-class HeldStepOn : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, HeldStepOn, testing::ValuesIn(kSurvivorRuns), own_name);
+class UncommittedStepOn : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, UncommittedStepOn, testing::ValuesIn(kSurvivorRuns), own_name);
 
-TEST_P(HeldStepOn, IsMadeAgainByThoseThatAreLeft) {
+TEST_P(UncommittedStepOn, IsMadeAgainByThoseThatAreLeft) {
   for (const auto& [gradients, breaks] : variants()) {
     const Problem problem = problem_of(kSize, gradients, breaks);
     const Values expected = two_runs(GetParam(), problem);
@@ -284,7 +284,7 @@ Values committed_by_others(const std::string& backend, const Problem& problem, i
     ++num_there;
     // Another rank would hold it too, if the loser disturbed its meeting.
     wait_for(num_there, kSize);
-    EXPECT_EQ(rank.pipeline().holds_step(), data == loser);
+    EXPECT_EQ(rank.pipeline().has_uncommitted_step(), data == loser);
     if (data == loser) {
       // Not with a gradient, which would take the place of the one that is kept.
       EXPECT_THROW(rank.pipeline().finish_step(), PeerLost);
@@ -303,7 +303,7 @@ Values committed_by_others(const std::string& backend, const Problem& problem, i
   return values;
 }
 
-TEST_P(HeldStepOn, TakesTheSumsWithWhichOthersHaveUpdated) {
+TEST_P(UncommittedStepOn, TakesTheSumsWithWhichOthersHaveUpdated) {
   for (const auto& [gradients, breaks] : variants()) {
     const Problem problem = problem_of(kSize, gradients, breaks);
     const Values expected = committed_by_others(GetParam(), problem, -1, false);
@@ -318,7 +318,7 @@ TEST_P(HeldStepOn, TakesTheSumsWithWhichOthersHaveUpdated) {
 }
 
 /// The others have made a step with another algorithm.
-TEST_P(HeldStepOn, IsMadeAloneWhereOthersHaveSwitched) {
+TEST_P(UncommittedStepOn, IsMadeAloneWhereOthersHaveSwitched) {
   Problem problem = problem_of(kSize, {}, false);
   // With it the others would need the loser to switch.
   problem.shares_memory = false;
@@ -350,7 +350,7 @@ TEST_P(HeldStepOn, IsMadeAloneWhereOthersHaveSwitched) {
   });
 }
 
-TEST_P(HeldStepOn, CountsNothingOfARankThatJoins) {
+TEST_P(UncommittedStepOn, CountsNothingOfARankThatJoins) {
   const std::string& backend = GetParam();
   const Problem problem = problem_of(kSize, {}, false);
   Values fresh(kSize - 1);
@@ -372,12 +372,12 @@ TEST_P(HeldStepOn, CountsNothingOfARankThatJoins) {
     Rank rank(problem, device, std::move(config));
     if (!joins) {
       rank.train(data);
-      EXPECT_TRUE(rank.pipeline().holds_step());
+      EXPECT_TRUE(rank.pipeline().has_uncommitted_step());
       EXPECT_EQ(rank.pipeline().progress().num_steps, 0);
     }
     rank.pipeline().resume(
         {.to = {.algorithm = config_of(problem).exchange.algorithm}, .joins = joins});
-    EXPECT_FALSE(rank.pipeline().holds_step());
+    EXPECT_FALSE(rank.pipeline().has_uncommitted_step());
     EXPECT_EQ(rank.pipeline().progress().num_steps, 1);
     values[static_cast<std::size_t>(data)] = rank.model().values();
     session.communicator().barrier();

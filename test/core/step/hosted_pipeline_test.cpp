@@ -66,7 +66,7 @@ class Rank : public ParameterHost {
     return memory;
   }
   void parameters_have_moved() override {}
-  void settle_parameters() override { pipeline_->drain(); }
+  void drain_parameters() override { pipeline_->drain(); }
   void after_update(const BucketSpec& spec) override { num_updated += std::ssize(spec.entries); }
   void average_parameters(double /*weight*/) override { ++num_averages; }
 

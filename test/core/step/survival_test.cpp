@@ -198,14 +198,14 @@ TEST(Detached, HasNothingToWaitFor) {
 }
 
 TEST(Survival, IsNotAskedOfAlgorithmsThatCannot) {
-  const std::string why = AlgorithmChoice("relay").why_not({.renews = true});
+  const std::string why = AlgorithmChoice("relay").why_not({.is_elastic = true});
   EXPECT_NE(why.find("cannot go on without a rank that dies"), std::string::npos) << why;
   EXPECT_NE(why.find("gossip"), std::string::npos) << why;
   const std::string delays =
-      AlgorithmChoice("allreduce", Options::parse("delay: 1")).why_not({.renews = true});
+      AlgorithmChoice("allreduce", Options::parse("delay: 1")).why_not({.is_elastic = true});
   EXPECT_NE(delays.find("take delay 0"), std::string::npos) << delays;
-  EXPECT_EQ(AlgorithmChoice("allreduce").why_not({.renews = true}), "");
-  EXPECT_EQ(AlgorithmChoice("outer").why_not({.renews = true}), "");
+  EXPECT_EQ(AlgorithmChoice("allreduce").why_not({.is_elastic = true}), "");
+  EXPECT_EQ(AlgorithmChoice("outer").why_not({.is_elastic = true}), "");
 }
 
 /// What the ranks that are left have when they go on, and kMore steps later; by rank.

@@ -38,8 +38,8 @@ inline void run_survivors(std::string_view kind, int size, const Life& live, boo
     return TestDevice(where, communicator, hub);
   };
   const bool are_threads = kind == "threads" || kind == "nccl";
-  renewing_test::run_sessions(are_threads ? "threads" : "tcp", size, options,
-                              [&](Session& session) { live(session, make_device); });
+  elastic_test::run_sessions(are_threads ? "threads" : "tcp", size, options,
+                             [&](Session& session) { live(session, make_device); });
 }
 
 }  // namespace gossamer

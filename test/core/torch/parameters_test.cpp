@@ -361,16 +361,16 @@ TEST(Parameters, ThatAreEmbeddingsAreDoubtedWhereTheyWouldBecomeOrthogonal) {
   const std::vector<NamedTensor> tensors = collect_tensors(*model).trainable;
   const std::shared_ptr<const Optimizer> muon = make_optimizer("muon");
   const std::shared_ptr<const Optimizer> adamw = make_optimizer("adamw");
-  const auto doubt = [&](const std::shared_ptr<const Optimizer>& base,
-                         const std::vector<ParameterGroup>& groups) {
+  const auto warning = [&](const std::shared_ptr<const Optimizer>& base,
+                           const std::vector<ParameterGroup>& groups) {
     const auto infos = describe_parameters(tensors, {.optimizer = base, .groups = groups});
-    return doubt_about_embeddings(*model, tensors, infos, *base);
+    return embedding_warning(*model, tensors, infos, *base);
   };
-  EXPECT_TRUE(contains(doubt(muon, {}), "updates the embeddings wte.weight;"));
-  EXPECT_TRUE(contains(doubt(muon, {{.vectors = true, .optimizer = adamw}}), "wte.weight"));
-  EXPECT_EQ(doubt(muon, {{.match = "wte", .vectors = true, .optimizer = adamw}}), "");
-  EXPECT_EQ(doubt(adamw, {}), "");
-  EXPECT_TRUE(contains(doubt(adamw, {{.match = "wte", .optimizer = muon}}), "wte.weight"));
+  EXPECT_TRUE(contains(warning(muon, {}), "updates the embeddings wte.weight;"));
+  EXPECT_TRUE(contains(warning(muon, {{.vectors = true, .optimizer = adamw}}), "wte.weight"));
+  EXPECT_EQ(warning(muon, {{.match = "wte", .vectors = true, .optimizer = adamw}}), "");
+  EXPECT_EQ(warning(adamw, {}), "");
+  EXPECT_TRUE(contains(warning(adamw, {{.match = "wte", .optimizer = muon}}), "wte.weight"));
 }
 
 std::shared_ptr<Bag> make_with_rest(int rank) {

@@ -1,4 +1,4 @@
-#include "comm/elastic/renewing_wires.hpp"
+#include "comm/elastic/elastic_transport.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace {
 /// After so many failures in a row it is known that a world's communicator does not work.
 constexpr int kMostFailures = 3;
 
-class RenewingWires : public ForwardingCommunicator {
+class ElasticTransport : public ForwardingCommunicator {
  public:
-  RenewingWires(Communicator& host, std::shared_ptr<Stream> stream, MakeWires make,
-                double sound_life_s)
+  ElasticTransport(Communicator& host, std::shared_ptr<Stream> stream, MakeTransport make,
+                   double sound_life_s)
       : ForwardingCommunicator(host),
         host_(host),
         stream_(std::move(stream)),
@@ -40,11 +40,11 @@ class RenewingWires : public ForwardingCommunicator {
     return way_of(send).exchange_with_neighbors(send, std::move(peers), std::move(incoming),
                                                 std::move(context));
   }
-  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
-    return way_of(letter).send(peer, tag, letter, std::move(context));
+  Request send(int peer, int tag, ConstBlock message, OpContext context) override {
+    return way_of(message).send(peer, tag, message, std::move(context));
   }
-  Request receive(int peer, int tag, Block letter, OpContext context) override {
-    return way_of(letter).receive(peer, tag, letter, std::move(context));
+  Request receive(int peer, int tag, Block message, OpContext context) override {
+    return way_of(message).receive(peer, tag, message, std::move(context));
   }
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     return way_of(send).all_reduce_sum(send, receive, std::move(context));
@@ -151,7 +151,7 @@ class RenewingWires : public ForwardingCommunicator {
 
   Communicator& host_;
   std::shared_ptr<Stream> stream_;
-  MakeWires make_;
+  MakeTransport make_;
   double sound_life_s_;
   /// For check(), which any thread may call; the rank's thread alone writes both.
   std::mutex mutex_;
@@ -167,10 +167,10 @@ class RenewingWires : public ForwardingCommunicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_wires(Communicator& host, std::shared_ptr<Stream> stream,
-                                         MakeWires make, double sound_life_s) {
+std::unique_ptr<Communicator> make_transport(Communicator& host, std::shared_ptr<Stream> stream,
+                                             MakeTransport make, double sound_life_s) {
   if (!host.is_elastic()) return make(host, "");
-  return std::make_unique<RenewingWires>(host, std::move(stream), std::move(make), sound_life_s);
+  return std::make_unique<ElasticTransport>(host, std::move(stream), std::move(make), sound_life_s);
 }
 
 }  // namespace gossamer

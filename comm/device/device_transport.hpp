@@ -1,5 +1,5 @@
 #pragma once
-// DeviceWires is the communicator with which a rank exchanges the memory of its device. On
+// DeviceTransport is the communicator with which a rank exchanges the memory of its device. On
 // processors it is the host's communicator. On GPUs all ranks choose one way together: NCCL, an MPI
 // that takes the memory of GPUs, or host memory.
 //
@@ -21,7 +21,7 @@
 namespace gossamer {
 
 /// The keys `share` and `exchange` of a section `device`.
-struct WireChoice {
+struct TransportChoice {
   /// True: a node may have more ranks than GPUs. Ranks that share a GPU take turns.
   bool share = false;
   /// How GPUs exchange: `nccl`; `mpi`, from the GPUs' own memory; `host`, through host memory; or
@@ -39,7 +39,7 @@ inline constexpr ChoiceOption kGpuExchange{
     {.words = {"auto", "nccl", "mpi", "host"}, .fallback = "auto"}};
 
 /// Throws ConfigError for a wrong value.
-WireChoice read_wire_choice(const Options& device);
+TransportChoice read_transport_choice(const Options& device);
 
 /// Where a rank trains.
 struct RankPlace {
@@ -64,14 +64,15 @@ bool ranks_are_threads(const std::vector<RankPlace>& places);
 
 enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };
 
-/// Chooses the way in which GPUs exchange. `exchange` is that of WireChoice. `nccl` has one text
-/// per rank: `NCCL` and its version, or the reason why the rank has no NCCL. Ranks with different
-/// versions have no NCCL together. `mpi` has one text per rank: `MPI that reaches GPUs`, or that
-/// there is none. Throws ConfigError if the ranks do not have the way that `exchange` asks for.
-WireKind choose_wires(std::string_view exchange, const std::vector<std::string>& nccl,
-                      const std::vector<std::string>& mpi);
+/// Chooses the way in which GPUs exchange. `exchange` is that of TransportChoice. `nccl` has one
+/// text per rank: `NCCL` and its version, or the reason why the rank has no NCCL. Ranks with
+/// different versions have no NCCL together. `mpi` has one text per rank: `MPI that reaches GPUs`,
+/// or that there is none. Throws ConfigError if the ranks do not have the way that `exchange` asks
+/// for.
+WireKind choose_transport(std::string_view exchange, const std::vector<std::string>& nccl,
+                          const std::vector<std::string>& mpi);
 
-class DeviceWires {
+class DeviceTransport {
  public:
   struct Setup {
     Communicator& host;
@@ -81,12 +82,12 @@ class DeviceWires {
     double timeout_s = 300.0;
   };
   /// Collective, except where ranks may be lost: there Communicator::connect() is, in every world
-  /// anew (renewing_wires.hpp). `device` is that of the rank's model. `setup.host`
+  /// anew (elastic_transport.hpp). `device` is that of the rank's model. `setup.host`
   /// must outlive this object.
-  DeviceWires(Device device, const WireChoice& choice, const Setup& setup);
-  DeviceWires(const DeviceWires&) = delete;
-  DeviceWires& operator=(const DeviceWires&) = delete;
-  ~DeviceWires() = default;
+  DeviceTransport(Device device, const TransportChoice& choice, const Setup& setup);
+  DeviceTransport(const DeviceTransport&) = delete;
+  DeviceTransport& operator=(const DeviceTransport&) = delete;
+  ~DeviceTransport() = default;
 
   [[nodiscard]] Communicator& communicator() { return own_ ? *own_ : host_; }
   /// Collective, after a training that has not failed; see Communicator::close(). Leaves the host's
@@ -94,8 +95,8 @@ class DeviceWires {
   void close();
 
  private:
-  /// Collective. How the GPUs exchange in the present world; `flaw` as for MakeWires.
-  WireKind meet(Device device, const WireChoice& choice, const Logger& logger,
+  /// Collective. How the GPUs exchange in the present world; `flaw` as for MakeTransport.
+  WireKind meet(Device device, const TransportChoice& choice, const Logger& logger,
                 const std::string& flaw);
 
   Communicator& host_;

@@ -1,4 +1,4 @@
-#include "comm/device/device_wires.hpp"
+#include "comm/device/device_transport.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -12,7 +12,7 @@
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
 #include "comm/collectives/staged_communicator.hpp"
-#include "comm/elastic/renewing_wires.hpp"
+#include "comm/elastic/elastic_transport.hpp"
 #include "comm/nccl/communicator.hpp"
 #include "comm/nccl/library.hpp"
 
@@ -31,7 +31,7 @@ constexpr std::string_view kReaches = "MPI that reaches GPUs";
 constexpr std::string_view kMpiText = "GPUs exchange by MPI, from their own memory";
 constexpr std::string_view kHostText = "GPUs exchange through host memory";
 
-Offer offer_of(const WireChoice& choice, const Communicator& host, bool shares, bool threads) {
+Offer offer_of(const TransportChoice& choice, const Communicator& host, bool shares, bool threads) {
   Offer offer;
   offer.mpi_text = host.takes_device_memory() ? kReaches : "no MPI that reaches GPUs";
   if (choice.exchange == "host" || choice.exchange == "mpi") {
@@ -90,7 +90,7 @@ std::string flaw_text(const std::string& flaw) {
 }
 
 /// For the log, where it is not NCCL.
-std::string reason_of(const WireChoice& choice, const std::vector<std::string>& nccl) {
+std::string reason_of(const TransportChoice& choice, const std::vector<std::string>& nccl) {
   if (choice.exchange != "auto") return " (as asked for)";
   const std::size_t odd = first_without(nccl, nccl[0]) % nccl.size();
   return concat(" (rank ", odd, " has ", nccl[odd], ")");
@@ -98,12 +98,12 @@ std::string reason_of(const WireChoice& choice, const std::vector<std::string>& 
 
 }  // namespace
 
-WireChoice read_wire_choice(const Options& device) {
+TransportChoice read_transport_choice(const Options& device) {
   return {.share = device.read(kSharesGpus), .exchange = device.read(kGpuExchange)};
 }
 
-WireKind choose_wires(std::string_view exchange, const std::vector<std::string>& nccl,
-                      const std::vector<std::string>& mpi) {
+WireKind choose_transport(std::string_view exchange, const std::vector<std::string>& nccl,
+                          const std::vector<std::string>& mpi) {
   const auto refuse = [exchange](const std::vector<std::string>& texts, std::size_t rank) {
     throw ConfigError(concat("device.exchange: ", exchange, ", but rank ", rank, " has ",
                              texts[rank], rank > 0 ? concat(", and rank 0 has ", texts[0]) : "",
@@ -161,7 +161,7 @@ bool ranks_are_threads(const std::vector<RankPlace>& places) {
   return processes.size() < places.size();
 }
 
-DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& setup)
+DeviceTransport::DeviceTransport(Device device, const TransportChoice& choice, const Setup& setup)
     : host_(setup.host) {
   if (device.type == DeviceType::kCpu) {
     // Where ranks may be lost all of them are on processors, and a rank that joins meets no other
@@ -182,11 +182,11 @@ DeviceWires::DeviceWires(Device device, const WireChoice& choice, const Setup& s
   };
   // Longer than an operation that never ends takes.
   const double sound_life_s = 60.0 + 2.0 * setup.timeout_s;
-  own_ = make_wires(host_, stream, make, sound_life_s);
+  own_ = make_transport(host_, stream, make, sound_life_s);
 }
 
-WireKind DeviceWires::meet(Device device, const WireChoice& choice, const Logger& logger,
-                           const std::string& flaw) {
+WireKind DeviceTransport::meet(Device device, const TransportChoice& choice, const Logger& logger,
+                               const std::string& flaw) {
   if (host_.size() == 1) return WireKind::kHost;
   if (!flaw.empty() && choice.exchange == "nccl") {
     throw CommError({.rank = host_.rank(), .label = {.what = "start of NCCL"}},
@@ -197,7 +197,7 @@ WireKind DeviceWires::meet(Device device, const WireChoice& choice, const Logger
   Offer offer = offer_of(choice, host_, shares, ranks_are_threads(places));
   if (!flaw.empty()) offer.nccl_text = concat("no NCCL: ", flaw_text(flaw));
   const std::vector<std::string> nccl = host_.all_gather(offer.nccl_text);
-  const WireKind kind = choose_wires(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
+  const WireKind kind = choose_transport(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
   // Operations of an earlier world may still need the library.
   if (!nccl_) nccl_ = std::move(offer.nccl);
   if (host_.rank() == 0) {
@@ -208,7 +208,7 @@ WireKind DeviceWires::meet(Device device, const WireChoice& choice, const Logger
   return kind;
 }
 
-void DeviceWires::close() {
+void DeviceTransport::close() {
   if (own_) own_->close();
 }
 

@@ -1,4 +1,4 @@
-#include "test/comm/renewing_run.hpp"
+#include "test/comm/elastic_run.hpp"
 
 #include <mutex>
 #include <set>
@@ -10,7 +10,7 @@
 
 #include "comm/backends.hpp"
 
-namespace gossamer::renewing_test {
+namespace gossamer::elastic_test {
 namespace {
 
 /// What the ranks of a run must agree on. Thread safe.
@@ -195,4 +195,4 @@ void expect_survival(const Plan& plan, const std::vector<Ended>& ends) {
   }
 }
 
-}  // namespace gossamer::renewing_test
+}  // namespace gossamer::elastic_test

@@ -2,7 +2,7 @@
 // goes without a word.
 
 #include "test/base/thrown.hpp"
-#include "test/comm/renewing_run.hpp"
+#include "test/comm/elastic_run.hpp"
 #include "test/comm/tcp/tcp_ranks.hpp"
 
 #include <chrono>
@@ -20,7 +20,7 @@
 #include "base/text.hpp"
 #include "comm/backends.hpp"
 
-namespace gossamer::renewing_test {
+namespace gossamer::elastic_test {
 namespace {
 
 std::string backend_of(const testing::TestParamInfo<std::string>& info) { return info.param; }
@@ -42,7 +42,7 @@ TEST_P(AnyRank, MayDieWhileTheOthersGoOn) {
   expect_survival(plan, play(plan));
 }
 
-INSTANTIATE_TEST_SUITE_P(Renewing, AnyRank,
+INSTANTIATE_TEST_SUITE_P(Elastic, AnyRank,
                          testing::Combine(testing::Values("threads", "tcp"),
                                           testing::Values(std::pair(3, 0), std::pair(3, 1),
                                                           std::pair(3, 2), std::pair(4, 0),
@@ -51,37 +51,37 @@ INSTANTIATE_TEST_SUITE_P(Renewing, AnyRank,
                          name_of_victim);
 
 /// On every backend.
-class Renewing : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Of, Renewing, testing::Values("threads", "tcp"), backend_of);
+class Elastic : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Of, Elastic, testing::Values("threads", "tcp"), backend_of);
 
-TEST_P(Renewing, LosesTwoAtOnce) {
+TEST_P(Elastic, LosesTwoAtOnce) {
   const Plan plan{.backend = GetParam(), .size = 5, .dies = {{0, 4}, {3, 4}}};
   expect_survival(plan, play(plan));
 }
 
-TEST_P(Renewing, LosesOneAfterAnother) {
+TEST_P(Elastic, LosesOneAfterAnother) {
   const Plan plan{.backend = GetParam(), .size = 7, .dies = {{0, 2}, {1, 5}, {6, 8}}};
   expect_survival(plan, play(plan));
 }
 
-TEST_P(Renewing, LosesOneWhileItRecovers) {
+TEST_P(Elastic, LosesOneWhileItRecovers) {
   const Plan plan{.backend = GetParam(), .size = 5, .dies = {{4, 3}}, .dies_later = {0}};
   expect_survival(plan, play(plan));
 }
 
-TEST_P(Renewing, DiesBeforeTheFirstStep) {
+TEST_P(Elastic, DiesBeforeTheFirstStep) {
   const Plan plan{.backend = GetParam(), .size = 4, .dies = {{2, 0}}};
   expect_survival(plan, play(plan));
 }
 
-TEST(RenewingTcp, KeepsTheSecret) {
+TEST(ElasticTcp, KeepsTheSecret) {
   const Plan plan{.size = 3, .dies = {{1, 5}}, .secret = "the secret of these ranks"};
   expect_survival(plan, play(plan));
 }
 
 /// With a majority of those before, two of four are too few. Rank 2 dies before it has agreed to go
 /// on without rank 1.
-TEST_P(Renewing, LeavesWhenTooFewAreLeft) {
+TEST_P(Elastic, LeavesWhenTooFewAreLeft) {
   const std::vector<Ended> ends =
       play({.backend = GetParam(), .size = 4, .dies = {{1, 5}}, .dies_later = {2}});
   for (const std::size_t rank : {0U, 3U}) {
@@ -92,7 +92,7 @@ TEST_P(Renewing, LeavesWhenTooFewAreLeft) {
 
 /// Of a world of 4 with nodes of 2, three ranks are left. Rank 1 leaves after all ranks have opened
 /// their session.
-TEST_P(Renewing, TakesEachRankForANodeWhereNodesDoNotFit) {
+TEST_P(Elastic, TakesEachRankForANodeWhereNodesDoNotFit) {
   LaunchOptions options{.node_size = 2, .timeout_s = 30.0, .log_level = LogLevel::kOff};
   options.fault = {.survives = true, .silence_s = 20.0};
   on_ranks(GetParam(), 4, std::make_shared<MemoryStore>(), options,
@@ -111,7 +111,7 @@ TEST_P(Renewing, TakesEachRankForANodeWhereNodesDoNotFit) {
 
 /// All ranks live, and rank 1 never exchanges with rank 0. Without an end the others would train
 /// alone, and wait for each exchange in vain.
-TEST_P(Renewing, EndsWhenNoExchangeEverEnds) {
+TEST_P(Elastic, EndsWhenNoExchangeEverEnds) {
   LaunchOptions options{.timeout_s = 2.0, .log_level = LogLevel::kOff};
   options.fault = {.survives = true, .silence_s = 20.0};
   std::mutex mutex;
@@ -172,14 +172,14 @@ int code_of_launch(int size) {
   });
 }
 
-TEST(RenewingThreads, EndInGoodOrderIfOneComesToTheEnd) { EXPECT_EQ(code_of_launch(3), 0); }
+TEST(ElasticThreads, EndInGoodOrderIfOneComesToTheEnd) { EXPECT_EQ(code_of_launch(3), 0); }
 
-TEST(RenewingThreads, EndWithTheFirstFailureWhereTooFewAreLeft) {
+TEST(ElasticThreads, EndWithTheFirstFailureWhereTooFewAreLeft) {
   EXPECT_EQ(code_of_launch(2), static_cast<int>(ExitCode::kData));
 }
 
 /// The code of the rank that is left is that of its own end, not of the other rank's.
-TEST(RenewingTcp, EndsInGoodOrderWhenItCannotGoOn) {
+TEST(ElasticTcp, EndsInGoodOrderWhenItCannotGoOn) {
   const LaunchOptions options{
       .timeout_s = 30.0, .fault = {.survives = true}, .log_level = LogLevel::kOff};
   const auto body = [](Communicator& communicator, const World& world) {
@@ -196,13 +196,13 @@ TEST(RenewingTcp, EndsInGoodOrderWhenItCannotGoOn) {
       (std::vector<int>{static_cast<int>(ExitCode::kPeerLost), static_cast<int>(ExitCode::kData)}));
 }
 
-TEST_P(Renewing, GoesOnWithAsFewAsAllowed) {
+TEST_P(Elastic, GoesOnWithAsFewAsAllowed) {
   const Plan plan{
       .backend = GetParam(), .size = 5, .min_ranks = 2, .dies = {{0, 2}, {1, 5}, {3, 8}}};
   expect_survival(plan, play(plan));
 }
 
-TEST_P(Renewing, LeavesWhenFewerThanAllowedAreLeft) {
+TEST_P(Elastic, LeavesWhenFewerThanAllowedAreLeft) {
   const std::vector<Ended> ends =
       play({.backend = GetParam(), .size = 4, .min_ranks = 4, .dies = {{1, 5}}});
   for (const std::size_t rank : {0U, 2U, 3U}) {
@@ -211,7 +211,7 @@ TEST_P(Renewing, LeavesWhenFewerThanAllowedAreLeft) {
 }
 
 /// While nobody dies the store may be away. It has to come back for the others to go on.
-TEST(RenewingTcp, WaitsForTheStore) {
+TEST(ElasticTcp, WaitsForTheStore) {
   Plan plan{.size = 3, .dies = {{0, 8}}};
   std::jthread waker;
   plan.at_step = [&, store = plan.store,
@@ -228,27 +228,27 @@ TEST(RenewingTcp, WaitsForTheStore) {
   expect_survival(plan, play(plan));
 }
 
-TEST(RenewingTcp, LetsAProcessJoin) {
+TEST(ElasticTcp, LetsAProcessJoin) {
   const Plan plan{.size = 3, .num_joins = 1};
   expect_survival(plan, play(plan));
 }
 
-TEST(RenewingTcp, GrowsFromOneToEight) {
+TEST(ElasticTcp, GrowsFromOneToEight) {
   const Plan plan{.size = 1, .num_joins = 7};
   expect_survival(plan, play(plan));
 }
 
-TEST(RenewingTcp, LosesTwoOfFourAndGetsTwo) {
+TEST(ElasticTcp, LosesTwoOfFourAndGetsTwo) {
   const Plan plan{.size = 4, .dies = {{0, 2}, {2, 4}}, .num_joins = 2};
   expect_survival(plan, play(plan));
 }
 
-TEST(RenewingTcp, LetsAProcessJoinWhileAnotherDies) {
+TEST(ElasticTcp, LetsAProcessJoinWhileAnotherDies) {
   const Plan plan{.size = 5, .dies = {{1, 5}}, .dies_later = {0}, .num_joins = 2};
   expect_survival(plan, play(plan));
 }
 
-TEST(RenewingTcp, LetsNobodyInMeanwhile) {
+TEST(ElasticTcp, LetsNobodyInMeanwhile) {
   LaunchOptions options{.timeout_s = 30.0, .log_level = LogLevel::kOff};
   options.fault = {.survives = true, .silence_s = 20.0};
   options.meeting.store = std::make_shared<MemoryStore>();
@@ -283,7 +283,7 @@ TEST(RenewingTcp, LetsNobodyInMeanwhile) {
   member->close();
 }
 
-TEST(RenewingTcp, RefusesWhoHasAnotherSecret) {
+TEST(ElasticTcp, RefusesWhoHasAnotherSecret) {
   const auto store = std::make_shared<SleepyStore>();
   std::jthread run([&] {
     const Plan plan{
@@ -297,4 +297,4 @@ TEST(RenewingTcp, RefusesWhoHasAnotherSecret) {
 }
 
 }  // namespace
-}  // namespace gossamer::renewing_test
+}  // namespace gossamer::elastic_test

@@ -4,7 +4,7 @@
 // same facts before the same step, although some ranks are ahead of others.
 //
 // Protocol, the same on all ranks: before every step, if is_due(step), call meet(). At the end call
-// leave(). Meetings are about a quarter of a second apart, by the ranks' mean step time.
+// leave(). ControlSync are about a quarter of a second apart, by the ranks' mean step time.
 //
 // Ranks that do not go in step call poll() before every step instead. It never waits. All ranks get
 // the same sums in the same order, each rank before a step of its own. If a sum asks for something
@@ -22,10 +22,10 @@
 
 namespace gossamer::apps {
 
-class Meetings {
+class ControlSync {
  public:
   /// What a rank says at a meeting, and what all ranks have said: counts of ranks.
-  struct News {
+  struct Status {
     std::int64_t terminate = 0;
     std::int64_t hang_up = 0;
     std::int64_t interrupt = 0;
@@ -46,17 +46,17 @@ class Meetings {
   };
 
   /// Collective.
-  explicit Meetings(Communicator& communicator);
-  Meetings(const Meetings&) = delete;
-  Meetings& operator=(const Meetings&) = delete;
+  explicit ControlSync(Communicator& communicator);
+  ControlSync(const ControlSync&) = delete;
+  ControlSync& operator=(const ControlSync&) = delete;
 
   [[nodiscard]] bool is_due(std::int64_t step) const { return step >= next_; }
-  /// Collective. Tells `own` to the other ranks. Returns the sum over all ranks of the news that
+  /// Collective. Tells `own` to the other ranks. Returns the sum over all ranks of the status that
   /// they have told at the meeting before; nothing at the first meeting.
-  std::optional<News> meet(std::int64_t step, const News& own);
+  std::optional<Status> meet(std::int64_t step, const Status& own);
   /// If no sum is under way, begins one with `own`, and returns nothing. Else returns the sum over
   /// all ranks, if all have told theirs. The call after that begins the next sum.
-  std::optional<News> poll(const News& own);
+  std::optional<Status> poll(const Status& own);
   /// Collective: waits until the last sum has arrived, and forgets it. Steps may then be counted
   /// anew.
   void leave();
@@ -66,9 +66,9 @@ class Meetings {
   static constexpr std::size_t kNumNumbers = 9;
 
   /// Begins a sum. `step_us`: the microseconds of a step.
-  void begin_sum(const News& own, std::int64_t step_us);
+  void begin_sum(const Status& own, std::int64_t step_us);
   /// Waits for the sum under way.
-  News end_sum();
+  Status end_sum();
 
   Communicator& communicator_;
   /// The blocks of the sum that is under way. The operation owns them, too.

@@ -1,4 +1,4 @@
-#include "comm/device/device_wires.hpp"
+#include "comm/device/device_transport.hpp"
 
 #include <string>
 #include <string_view>
@@ -11,12 +11,13 @@
 namespace gossamer {
 namespace {
 
-TEST(DeviceWires, ReadTheirKeys) {
-  const WireChoice choice = read_wire_choice(Options::parse("share: true, exchange: mpi"));
+TEST(DeviceTransport, ReadTheirKeys) {
+  const TransportChoice choice =
+      read_transport_choice(Options::parse("share: true, exchange: mpi"));
   EXPECT_TRUE(choice.share);
   EXPECT_EQ(choice.exchange, "mpi");
-  EXPECT_FALSE(read_wire_choice(Options::parse("")).share);
-  EXPECT_THROW(read_wire_choice(Options::parse("exchange: pigeons")), ConfigError);
+  EXPECT_FALSE(read_transport_choice(Options::parse("")).share);
+  EXPECT_THROW(read_transport_choice(Options::parse("exchange: pigeons")), ConfigError);
 }
 
 /// Ranks with these GPUs, each a process of its own.
@@ -26,13 +27,13 @@ std::vector<RankPlace> places_of(const std::vector<std::string>& uuids) {
   return places;
 }
 
-TEST(DeviceWires, SeesRanksThatAreThreads) {
+TEST(DeviceTransport, SeesRanksThatAreThreads) {
   EXPECT_FALSE(ranks_are_threads({}));
   EXPECT_FALSE(ranks_are_threads({{"GPU-a", "x"}, {"GPU-a", "y"}}));
   EXPECT_TRUE(ranks_are_threads({{"GPU-a", "x"}, {"GPU-b", "y"}, {"GPU-c", "x"}}));
 }
 
-TEST(DeviceWires, KnowsRanksThatShareByTheirGpus) {
+TEST(DeviceTransport, KnowsRanksThatShareByTheirGpus) {
   EXPECT_FALSE(share_gpus(false, places_of({"", "", ""})));
   // Also where a launcher shows every rank one GPU of its own, the first of one.
   EXPECT_FALSE(share_gpus(false, places_of({"GPU-a", "GPU-b", "GPU-c"})));
@@ -51,20 +52,20 @@ std::string refused_choice(bool may_share, const std::vector<RankPlace>& places)
   return "";
 }
 
-TEST(DeviceWires, RefusesMoreRanksThanGpusWithAdvice) {
+TEST(DeviceTransport, RefusesMoreRanksThanGpusWithAdvice) {
   const std::string text = refused_choice(false, places_of({"GPU-a", "GPU-b", "GPU-b"}));
   EXPECT_NE(text.find("ranks 1 and 2 have the same GPU (GPU-b)"), std::string::npos) << text;
   EXPECT_NE(text.find("device.share: true"), std::string::npos) << text;
 }
 
-TEST(DeviceWires, RefusesThreadsThatShareAGpu) {
+TEST(DeviceTransport, RefusesThreadsThatShareAGpu) {
   const std::string text = refused_choice(true, {{"GPU-a", "x"}, {"GPU-a", "x"}});
   EXPECT_EQ(text,
             "device.share: ranks 0 and 1 have the same GPU (GPU-a) and are threads of one process, "
             "allowed: a process for each (mpirun -n 2, --processes 2)");
 }
 
-TEST(DeviceWires, RefusesGpusForSomeRanksOnly) {
+TEST(DeviceTransport, RefusesGpusForSomeRanksOnly) {
   EXPECT_NE(refused_choice(false, places_of({"GPU-a", ""}))
                 .find("rank 0 trains on a GPU and rank 1 on processors"),
             std::string::npos);
@@ -83,20 +84,20 @@ const std::vector<std::string> kNoNccl = {"no NCCL: x", "no NCCL: x"};
 const std::vector<std::string> kMpi = {"MPI that reaches GPUs", "MPI that reaches GPUs"};
 const std::vector<std::string> kNoMpi = {"MPI that reaches GPUs", "no MPI that reaches GPUs"};
 
-TEST(ChooseWires, TakesTheBestThatAllRanksHave) {
-  EXPECT_EQ(choose_wires("auto", kSameNccl, kMpi), WireKind::kNccl);
-  EXPECT_EQ(choose_wires("auto", kOddNccl, kMpi), WireKind::kMpi);
-  EXPECT_EQ(choose_wires("auto", kNoNccl, kMpi), WireKind::kMpi);
-  EXPECT_EQ(choose_wires("auto", kNoNccl, kNoMpi), WireKind::kHost);
-  EXPECT_EQ(choose_wires("nccl", kSameNccl, kNoMpi), WireKind::kNccl);
-  EXPECT_EQ(choose_wires("mpi", kSameNccl, kMpi), WireKind::kMpi);
-  EXPECT_EQ(choose_wires("host", kSameNccl, kMpi), WireKind::kHost);
+TEST(ChooseTransport, TakesTheBestThatAllRanksHave) {
+  EXPECT_EQ(choose_transport("auto", kSameNccl, kMpi), WireKind::kNccl);
+  EXPECT_EQ(choose_transport("auto", kOddNccl, kMpi), WireKind::kMpi);
+  EXPECT_EQ(choose_transport("auto", kNoNccl, kMpi), WireKind::kMpi);
+  EXPECT_EQ(choose_transport("auto", kNoNccl, kNoMpi), WireKind::kHost);
+  EXPECT_EQ(choose_transport("nccl", kSameNccl, kNoMpi), WireKind::kNccl);
+  EXPECT_EQ(choose_transport("mpi", kSameNccl, kMpi), WireKind::kMpi);
+  EXPECT_EQ(choose_transport("host", kSameNccl, kMpi), WireKind::kHost);
 }
 
-TEST(ChooseWires, SaysWhichRankDoesNotHaveWhatIsAskedFor) {
+TEST(ChooseTransport, SaysWhichRankDoesNotHaveWhatIsAskedFor) {
   const auto text = [](std::string_view exchange, const std::vector<std::string>& nccl) {
     try {
-      static_cast<void>(choose_wires(exchange, nccl, kNoMpi));
+      static_cast<void>(choose_transport(exchange, nccl, kNoMpi));
     } catch (const ConfigError& error) {
       return std::string(error.what());
     }

@@ -1,7 +1,7 @@
 // A rule of somebody else's between mixing and sending: the same bits as the optimizer's own pass,
 // with every algorithm, codec and way of sending.
 
-#include "optim/own_rule.hpp"
+#include "optim/external_optimizer.hpp"
 
 #include "test/base/thrown.hpp"
 #include "test/core/algorithms/algorithm_variants.hpp"
@@ -53,7 +53,7 @@ bool takes(const AlgorithmVariant& variant) {
 
 void expect_the_same(Problem problem) {
   const Trajectory expected = run_pipeline(problem);
-  problem.has_own_rule = true;
+  problem.has_external_optimizer = true;
   for (const bool sees_whole_step : {false, true}) {
     problem.rule_sees_whole_step = sees_whole_step;
     EXPECT_EQ(run_pipeline(problem), expected)
@@ -63,7 +63,7 @@ void expect_the_same(Problem problem) {
   }
 }
 
-TEST(OwnRule, GivesTheBitsOfTheOptimizerWithEveryAlgorithm) {
+TEST(ExternalOptimizer, GivesTheBitsOfTheOptimizerWithEveryAlgorithm) {
   for (const AlgorithmVariant& variant : algorithm_variants()) {
     if (!takes(variant)) continue;
     for (const std::string_view topology : {"ring", "one-peer-exp"}) {
@@ -76,7 +76,7 @@ TEST(OwnRule, GivesTheBitsOfTheOptimizerWithEveryAlgorithm) {
   }
 }
 
-TEST(OwnRule, GivesTheBitsOfTheOptimizerWithEveryCodec) {
+TEST(ExternalOptimizer, GivesTheBitsOfTheOptimizerWithEveryCodec) {
   for (const char* const codec : {"bf16", "fp16", "int8"}) {
     for (const char* const algorithm : {"gossip", "node_gossip", "late_average"}) {
       Problem problem = problem_of({algorithm, ""}, "ring");
@@ -89,7 +89,7 @@ TEST(OwnRule, GivesTheBitsOfTheOptimizerWithEveryCodec) {
   }
 }
 
-TEST(OwnRule, GivesTheBitsOfTheOptimizerForEveryType) {
+TEST(ExternalOptimizer, GivesTheBitsOfTheOptimizerForEveryType) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
     for (const ClipMode clip : {ClipMode::kNone, ClipMode::kPerBucket, ClipMode::kGlobal}) {
       Problem problem = problem_of({"gossip", ""}, "one-peer-exp");
@@ -102,14 +102,14 @@ TEST(OwnRule, GivesTheBitsOfTheOptimizerForEveryType) {
   }
 }
 
-TEST(OwnRule, LeavesOutTheStepsThatThePolicyLeavesOut) {
+TEST(ExternalOptimizer, LeavesOutTheStepsThatThePolicyLeavesOut) {
   Problem problem = problem_of({"gossip", ""}, "ring");
   problem.gradients = {.nonfinite = NonFinite::kSkip};
   problem.breaks = [](int rank, int step) { return rank == 1 && step % 3 == 1; };
   expect_the_same(problem);
 }
 
-TEST(OwnRule, WaitsForAStreamThatLagsBehind) {
+TEST(ExternalOptimizer, WaitsForAStreamThatLagsBehind) {
   for (const Where where : kLaggingPlaces) {
     Problem problem = problem_of({"gossip", ""}, "ring");
     problem.where = where;
@@ -119,16 +119,16 @@ TEST(OwnRule, WaitsForAStreamThatLagsBehind) {
   }
 }
 
-TEST(OwnRule, SeesAllBucketsOfAStepInOneCall) {
+TEST(ExternalOptimizer, SeesAllBucketsOfAStepInOneCall) {
   run_ranks(2, [](Communicator& communicator, const World& world) {
     Problem problem = problem_of({"gossip", ""}, "ring");
     problem.num_ranks = 2;
     problem.topology = make_topology("ring", {.size = 2, .node_size = 2});
-    problem.has_own_rule = true;
+    problem.has_external_optimizer = true;
     problem.rule_sees_whole_step = true;
     Pipeline::Config config = config_of(problem);
     std::vector<std::size_t> calls;
-    config.own_rule = [&calls](std::span<const OwnRuleStep> steps) {
+    config.external_optimizer = [&calls](std::span<const ExternalStep> steps) {
       calls.push_back(steps.size());
     };
     ToyModel model = model_of(problem, communicator, std::move(config));
@@ -140,12 +140,12 @@ TEST(OwnRule, SeesAllBucketsOfAStepInOneCall) {
   });
 }
 
-TEST(OwnRule, IsRefusedBesideAnOptimizerAndForSharedStates) {
+TEST(ExternalOptimizer, IsRefusedBesideAnOptimizerAndForSharedStates) {
   run_ranks(
       4,
       [](Communicator& communicator, const World&) {
         Problem problem = problem_of({"node_gossip", "shard: optimizer"}, "ring");
-        problem.has_own_rule = true;
+        problem.has_external_optimizer = true;
         EXPECT_TRUE(
             contains(what_of<ConfigError>([&] { model_of(problem, communicator); }), "shard"));
         problem.algorithm_options = "";
@@ -158,12 +158,12 @@ TEST(OwnRule, IsRefusedBesideAnOptimizerAndForSharedStates) {
       2);
 }
 
-TEST(OwnRule, IsRefusedForSharedStatesBeforeAnythingChanges) {
+TEST(ExternalOptimizer, IsRefusedForSharedStatesBeforeAnythingChanges) {
   run_ranks(
       4,
       [](Communicator& communicator, const World& world) {
         Problem problem = problem_of({"node_gossip", ""}, "ring");
-        problem.has_own_rule = true;
+        problem.has_external_optimizer = true;
         ToyModel model = model_of(problem, communicator);
         train_step(problem, model, world.rank, 0);
         const AlgorithmSwitch to{.algorithm = {"node_gossip", Options::parse("shard: optimizer")},
@@ -176,14 +176,16 @@ TEST(OwnRule, IsRefusedForSharedStatesBeforeAnythingChanges) {
       2);
 }
 
-TEST(OwnRule, EndsTheStepWithItsError) {
+TEST(ExternalOptimizer, EndsTheStepWithItsError) {
   run_ranks(2, [](Communicator& communicator, const World&) {
     Problem problem = problem_of({"gossip", ""}, "ring");
     problem.num_ranks = 2;
     problem.topology = make_topology("ring", {.size = 2, .node_size = 2});
-    problem.has_own_rule = true;
+    problem.has_external_optimizer = true;
     Pipeline::Config config = config_of(problem);
-    config.own_rule = [](std::span<const OwnRuleStep>) { throw std::runtime_error("a bad rule"); };
+    config.external_optimizer = [](std::span<const ExternalStep>) {
+      throw std::runtime_error("a bad rule");
+    };
     ToyModel model = model_of(problem, communicator, std::move(config));
     EXPECT_EQ(what_of<std::runtime_error>([&] { model.pipeline().finish_step(); }), "a bad rule");
   });

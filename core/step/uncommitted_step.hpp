@@ -21,7 +21,7 @@
 
 namespace gossamer {
 
-class HeldStep {
+class UncommittedStep {
  public:
   enum class State : std::uint8_t { kNone, kGradients, kSums };
 
@@ -35,7 +35,7 @@ class HeldStep {
   };
 
   [[nodiscard]] State state() const { return state_; }
-  [[nodiscard]] bool is_held() const { return state_ != State::kNone; }
+  [[nodiscard]] bool is_pending() const { return state_ != State::kNone; }
   /// The rank has gradients, and perhaps not the sums.
   void hold_gradients() { state_ = State::kGradients; }
   /// The rank has the sums. `lr`: the learning rate with which other ranks may update.
@@ -66,7 +66,7 @@ class HeldStep {
  private:
   State state_ = State::kNone;
   std::optional<double> lr_;
-  /// This rank has gradients of the held step.
+  /// This rank has gradients of the uncommitted step.
   bool is_own_ = true;
   std::int64_t num_summed_ = 0;
 };

@@ -32,7 +32,7 @@ namespace gossamer {
 /// `flaw`: why this rank's communicators failed, if they did three times in a row; else empty.
 /// Throws ConfigError, with the same text on all ranks, where the ranks' devices do not fit
 /// together.
-using MakeWires =
+using MakeTransport =
     std::function<std::unique_ptr<Communicator>(Communicator& host, const std::string& flaw)>;
 
 /// What `make` returns, at once, if all ranks of `host` begin and end together. If `host` is
@@ -40,7 +40,7 @@ using MakeWires =
 /// outlives the communicator. `stream`: that of the communicators that `make` returns.
 /// `sound_life_s`: one that has lived for so many seconds was sound, also if it fails then; longer
 /// than an operation may take.
-std::unique_ptr<Communicator> make_wires(Communicator& host, std::shared_ptr<Stream> stream,
-                                         MakeWires make, double sound_life_s = 60.0);
+std::unique_ptr<Communicator> make_transport(Communicator& host, std::shared_ptr<Stream> stream,
+                                             MakeTransport make, double sound_life_s = 60.0);
 
 }  // namespace gossamer

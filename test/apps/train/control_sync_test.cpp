@@ -1,6 +1,6 @@
 // What ranks agree on that make different numbers of steps: sums, steps and learning rates.
 
-#include "apps/train/meetings.hpp"
+#include "apps/train/control_sync.hpp"
 
 #include "test/core/ranks.hpp"
 
@@ -25,7 +25,7 @@ TEST(StepCount, KnowsWhatHasPassed) {
   std::vector<std::int64_t> passed;
   std::vector<std::int64_t> due;
   while (!in_step.is_over()) {
-    in_step.settle();
+    in_step.mark_handled();
     in_step.add();
     EXPECT_EQ(in_step.run(), in_step.own());
     if (in_step.has_passed(2)) passed.push_back(in_step.run());
@@ -44,16 +44,16 @@ TEST(StepCount, KnowsWhatHasPassed) {
   EXPECT_TRUE(in_step.has_passed(6));
   EXPECT_FALSE(in_step.has_passed(5)) << "settled there";
 
-  StepCount apart(20, false, constant);
+  StepCount rank_local(20, false, constant);
   for (int step = 0; step < 7; ++step) apart.add();
   EXPECT_EQ(apart.run(), 0) << "until it hears of the others";
-  apart.hear(5, 7);
+  apart.set_mean_steps(5, 7);
   EXPECT_TRUE(apart.has_passed(4));
-  apart.hear(6, 7);
+  apart.set_mean_steps(6, 7);
   EXPECT_TRUE(apart.has_passed(4)) << "not settled yet";
-  apart.settle();
+  apart.mark_handled();
   EXPECT_FALSE(apart.has_passed(4));
-  apart.hear(30, 9);
+  apart.set_mean_steps(30, 9);
   EXPECT_EQ(apart.run(), 20);
   EXPECT_TRUE(apart.is_over());
 }
@@ -65,11 +65,11 @@ TEST(StepCount, AddsOwnStepsToTheMeanOfAllRanks) {
   StepCount steps(kTotal, false, linear);
   const std::shared_ptr<const Schedule> schedule = steps.schedule();
   EXPECT_EQ(schedule->lr(3), linear->lr(3));
-  steps.hear(40, 70);
+  steps.set_mean_steps(40, 70);
   EXPECT_EQ(schedule->lr(70), linear->lr(40));
   EXPECT_EQ(schedule->lr(75), linear->lr(45));
   EXPECT_EQ(schedule->lr(1000), linear->lr(kTotal - 1)) << "behind the end";
-  steps.hear(40, 10);
+  steps.set_mean_steps(40, 10);
   EXPECT_EQ(schedule->lr(12), linear->lr(42));
 }
 
@@ -81,22 +81,22 @@ TEST(StepCount, TheLearningRateDoesNotRiseAgainBehindTheEnd) {
   for (int step = 10; step < 40; ++step) EXPECT_EQ(steps.schedule()->lr(step), end);
 }
 
-TEST(Meetings, GiveAllRanksTheSameSumsWhateverTheirPace) {
+TEST(ControlSync, GiveAllRanksTheSameSumsWhateverTheirPace) {
   constexpr int kNumRanks = 3;
   constexpr std::size_t kNumSums = 12;
   std::vector<std::vector<std::int64_t>> steps(kNumRanks);
   std::vector<std::vector<std::int64_t>> signals(kNumRanks);
   run_ranks(kNumRanks, [&](Communicator& communicator, const World& world) {
-    Meetings meetings(communicator);
+    ControlSync meetings(communicator);
     Random random(1, static_cast<std::uint64_t>(world.rank));
     std::int64_t own = 0;
     const auto rank = static_cast<std::size_t>(world.rank);
     while (steps[rank].size() < kNumSums) {
-      const auto news =
+      const auto status =
           meetings.poll({.terminate = world.rank == 1 && own > 4 ? 1 : 0, .steps = own});
-      if (news) {
-        steps[rank].push_back(news->steps);
-        signals[rank].push_back(news->num_signals());
+      if (status) {
+        steps[rank].push_back(status->steps);
+        signals[rank].push_back(status->num_signals());
         continue;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(random.below(3000)));

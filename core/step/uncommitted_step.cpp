@@ -1,4 +1,4 @@
-#include "core/step/held_step.hpp"
+#include "core/step/uncommitted_step.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -39,10 +39,10 @@ Record record_of(const std::string& bytes) {
 
 }  // namespace
 
-HeldStep::Agreement HeldStep::agree(Communicator& communicator, std::int64_t num_steps,
-                                    bool joins) const {
+UncommittedStep::Agreement UncommittedStep::agree(Communicator& communicator,
+                                                  std::int64_t num_steps, bool joins) const {
   const Record own =
-      joins ? Record{} : Record{.num_steps = num_steps, .holds_own = is_held() && is_own_};
+      joins ? Record{} : Record{.num_steps = num_steps, .holds_own = is_pending() && is_own_};
   Agreement agreement;
   for (const std::string& bytes : communicator.all_gather(bytes_of(own))) {
     const Record record = record_of(bytes);
@@ -54,8 +54,8 @@ HeldStep::Agreement HeldStep::agree(Communicator& communicator, std::int64_t num
   return agreement;
 }
 
-void HeldStep::begin_again(std::int64_t num_holders) {
-  is_own_ = is_held() && is_own_;
+void UncommittedStep::begin_again(std::int64_t num_holders) {
+  is_own_ = is_pending() && is_own_;
   state_ = State::kNone;
   lr_.reset();
   num_summed_ = num_holders;

@@ -20,7 +20,7 @@
 #include "comm/rendezvous/memory_store.hpp"
 #include "comm/session.hpp"
 
-namespace gossamer::renewing_test {
+namespace gossamer::elastic_test {
 
 constexpr std::int64_t kSteps = 12;
 
@@ -99,4 +99,4 @@ std::vector<Ended> play(Plan plan);
 /// All that do not die come to the end together.
 void expect_survival(const Plan& plan, const std::vector<Ended>& ends);
 
-}  // namespace gossamer::renewing_test
+}  // namespace gossamer::elastic_test

@@ -1,4 +1,4 @@
-#include "comm/elastic/renewing_session.hpp"
+#include "comm/elastic/elastic_session.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -28,10 +28,10 @@ constexpr int kMaxFailures = 3;
 /// run ends.
 constexpr int kMaxStalls = 3;
 
-class RenewingSession : public Session {
+class ElasticSession : public Session {
  public:
-  RenewingSession(const LaunchOptions& options, std::unique_ptr<Participant> participant,
-                  std::unique_ptr<EpochWorlds> worlds)
+  ElasticSession(const LaunchOptions& options, std::unique_ptr<Participant> participant,
+                 std::unique_ptr<EpochWorlds> worlds)
       : fault_(options.fault),
         logger_(options.log_level, ""),
         participant_(std::move(participant)),
@@ -56,7 +56,7 @@ class RenewingSession : public Session {
 
   bool abort(ExitCode code, std::string_view reason) override {
     bool is_first = false;
-    if (is_deserted_) {
+    if (is_abandoned_) {
       // Another rank has failed. Between two epochs no other part tells why this rank does.
       logger_.error(reason);
     } else {
@@ -69,9 +69,9 @@ class RenewingSession : public Session {
  private:
   using Clock = std::chrono::steady_clock;
 
-  class Renewing : public ForwardingCommunicator {
+  class Elastic : public ForwardingCommunicator {
    public:
-    explicit Renewing(RenewingSession& session)
+    explicit Elastic(ElasticSession& session)
         : ForwardingCommunicator(session.wire()), session_(session) {}
     Elastic* elastic() override { return this; }
     /// The world has a session of its own.
@@ -86,7 +86,7 @@ class RenewingSession : public Session {
       return session_.membership();
     }
 
-    RenewingSession& session_;
+    ElasticSession& session_;
   };
 
   void open_world() {
@@ -98,7 +98,7 @@ class RenewingSession : public Session {
     wrapped_.swap(wrapped);
     // Before the last ones go.
     if (communicator_) communicator_->follow();
-    is_deserted_ = false;
+    is_abandoned_ = false;
     began_ = Clock::now();
   }
 
@@ -111,7 +111,7 @@ class RenewingSession : public Session {
         open_world();
         count_stalls();
         if (all_vote()) return;
-        desert();
+        abandon();
       } catch (const PeerLost& error) {
         suspects = suspects_of(error);
       }
@@ -201,9 +201,9 @@ class RenewingSession : public Session {
   [[nodiscard]] Communicator& wire() { return wrapped_ ? *wrapped_ : session_->communicator(); }
 
   /// The present world is over. Its communicator stays until there is another one.
-  void desert() {
-    is_deserted_ = true;
-    session_->desert();
+  void abandon() {
+    is_abandoned_ = true;
+    session_->abandon();
   }
 
   void renew(std::int64_t step) {
@@ -211,7 +211,7 @@ class RenewingSession : public Session {
     if (lived.count() > fault_.silence_s) num_failures_.clear();
     const Suspects suspects = suspects_of_world();
     has_stalled_ = session_->has_stalled();
-    desert();
+    abandon();
     begin_epoch(step, suspects);
     enter_world(step);
   }
@@ -235,7 +235,7 @@ class RenewingSession : public Session {
   /// Its communicator with faults; null: without.
   std::unique_ptr<Communicator> wrapped_;
   World world_;
-  bool is_deserted_ = true;
+  bool is_abandoned_ = true;
   Clock::time_point began_;
   /// How often this rank itself has lost a member that is alive.
   std::map<MemberId, int> num_failures_;
@@ -243,7 +243,7 @@ class RenewingSession : public Session {
   bool has_stalled_ = false;
   /// How many epochs in a row have ended with a stall; all ranks have the same number.
   int num_stalls_ = 0;
-  std::optional<Renewing> communicator_;
+  std::optional<Elastic> communicator_;
 };
 
 }  // namespace
@@ -265,10 +265,10 @@ int renewed_node_size(const LaunchOptions& options, int size) {
   return options.node_size > 0 && size % options.node_size != 0 ? 1 : options.node_size;
 }
 
-std::unique_ptr<Session> open_renewing(const LaunchOptions& options,
-                                       std::unique_ptr<Participant> participant,
-                                       std::unique_ptr<EpochWorlds> worlds) {
-  return std::make_unique<RenewingSession>(options, std::move(participant), std::move(worlds));
+std::unique_ptr<Session> open_elastic(const LaunchOptions& options,
+                                      std::unique_ptr<Participant> participant,
+                                      std::unique_ptr<EpochWorlds> worlds) {
+  return std::make_unique<ElasticSession>(options, std::move(participant), std::move(worlds));
 }
 
 }  // namespace gossamer

@@ -4,7 +4,7 @@
 // Beside the operations of training, each rank has a mesh (membership::Mesh), by which the members
 // agree on the next epoch. Every epoch has a world of its own, which the backend makes
 // (EpochWorlds): worker and communicator are made anew, and the objects of the epoch before are
-// deserted. The session's communicator stays the same object.
+// abandoned. The session's communicator stays the same object.
 //
 // A rank takes another one for dead when the mesh says so. A failure in the connections of training
 // alone begins a new epoch with the same members. If a rank itself loses the same other one three
@@ -37,7 +37,7 @@ class EpochSession : public Session {
  public:
   /// Ends all operations. The others do not take this rank for lost. The communicator stays as long
   /// as this object, and its operations fail.
-  virtual void desert() = 0;
+  virtual void abandon() = 0;
   /// Whether an operation has timed out, and none of its kind and bucket has ended here
   /// (ProgressWorker::has_stalled()).
   [[nodiscard]] virtual bool has_stalled() const = 0;
@@ -63,8 +63,8 @@ membership::Participant::Config participant_config(const LaunchOptions& options)
 /// The node size of a world whose size may not be the one that the options were made for.
 int renewed_node_size(const LaunchOptions& options, int size);
 
-std::unique_ptr<Session> open_renewing(const LaunchOptions& options,
-                                       std::unique_ptr<membership::Participant> participant,
-                                       std::unique_ptr<EpochWorlds> worlds);
+std::unique_ptr<Session> open_elastic(const LaunchOptions& options,
+                                      std::unique_ptr<membership::Participant> participant,
+                                      std::unique_ptr<EpochWorlds> worlds);
 
 }  // namespace gossamer

@@ -1,4 +1,4 @@
-#include "optim/own_rule.hpp"
+#include "optim/external_optimizer.hpp"
 
 #include "optim/cuda/sweep.hpp"
 

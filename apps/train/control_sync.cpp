@@ -1,4 +1,4 @@
-#include "apps/train/meetings.hpp"
+#include "apps/train/control_sync.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -11,26 +11,27 @@ constexpr std::int64_t kMicroseconds = 250'000;
 
 }  // namespace
 
-Meetings::Meetings(Communicator& communicator) : communicator_(communicator.twin("meetings")) {}
+ControlSync::ControlSync(Communicator& communicator)
+    : communicator_(communicator.duplicate("meetings")) {}
 
-std::optional<Meetings::News> Meetings::meet(std::int64_t step, const News& own) {
+std::optional<ControlSync::Status> ControlSync::meet(std::int64_t step, const Status& own) {
   const auto now = Clock::now();
   const auto since = std::chrono::duration_cast<std::chrono::microseconds>(now - last_time_);
   const std::int64_t step_us = since.count() / std::max<std::int64_t>(step - last_step_, 1);
   last_time_ = now;
   last_step_ = step;
-  std::optional<News> news;
+  std::optional<Status> status;
   if (numbers_) {
-    news = end_sum();
+    status = end_sum();
     const std::int64_t mean_us = std::max<std::int64_t>(sum_us_ / communicator_.size(), 1);
     every_ = std::clamp<std::int64_t>(kMicroseconds / mean_us, 1, 2 * every_);
   }
   begin_sum(own, step_us);
   next_ = step + every_;
-  return news;
+  return status;
 }
 
-std::optional<Meetings::News> Meetings::poll(const News& own) {
+std::optional<ControlSync::Status> ControlSync::poll(const Status& own) {
   if (!numbers_) {
     begin_sum(own, 0);
     return std::nullopt;
@@ -39,7 +40,7 @@ std::optional<Meetings::News> Meetings::poll(const News& own) {
   return end_sum();
 }
 
-void Meetings::begin_sum(const News& own, std::int64_t step_us) {
+void ControlSync::begin_sum(const Status& own, std::int64_t step_us) {
   numbers_ = std::make_shared<Numbers>();
   numbers_->own = {own.terminate, own.interrupt,      own.preempt,
                    own.written,   own.checkpoint_due, own.checkpoint_failed,
@@ -51,7 +52,7 @@ void Meetings::begin_sum(const News& own, std::int64_t step_us) {
                                           {.label = {.what = "meeting"}, .owner = numbers_});
 }
 
-Meetings::News Meetings::end_sum() {
+ControlSync::Status ControlSync::end_sum() {
   request_.wait();
   const std::array<std::int64_t, kNumNumbers> sum = std::exchange(numbers_, nullptr)->sum;
   sum_us_ = sum[8];
@@ -65,7 +66,7 @@ Meetings::News Meetings::end_sum() {
           .steps = sum[6]};
 }
 
-void Meetings::leave() {
+void ControlSync::leave() {
   if (numbers_) request_.wait();
   numbers_.reset();
   last_time_ = Clock::now();

@@ -1,6 +1,6 @@
 // The communicators of a device in runs whose ranks are lost, over the stand-in for NCCL's calls.
 
-#include "comm/elastic/renewing_wires.hpp"
+#include "comm/elastic/elastic_transport.hpp"
 
 #include "test/base/thrown.hpp"
 #include "test/comm/conformance.hpp"
@@ -59,7 +59,7 @@ std::string count_until_lost(Rank& rank) {
   });
 }
 
-class RenewingWires : public testing::TestWithParam<std::string> {
+class ElasticTransport : public testing::TestWithParam<std::string> {
  protected:
   using Make = std::function<std::unique_ptr<Communicator>(Rank& rank, const std::string& flaw)>;
 
@@ -73,13 +73,13 @@ class RenewingWires : public testing::TestWithParam<std::string> {
       const Make& make = [](Rank& rank, const std::string&) { return make_nccl(rank); }) {
     LaunchOptions options{.timeout_s = 60.0, .log_level = LogLevel::kOff};
     options.fault.survives = true;
-    renewing_test::run_sessions(GetParam(), size, options, [&](Session& session) {
+    elastic_test::run_sessions(GetParam(), size, options, [&](Session& session) {
       FakeNccl nccl(hub);
       const std::shared_ptr<Stream> stream = std::make_shared<ThreadStream>(kDevice);
       Rank* self = nullptr;
       const auto wires =
-          make_wires(session.communicator(), stream,
-                     [&](Communicator&, const std::string& flaw) { return make(*self, flaw); });
+          make_transport(session.communicator(), stream,
+                         [&](Communicator&, const std::string& flaw) { return make(*self, flaw); });
       Rank rank{session, nccl, stream, *wires};
       self = &rank;
       live(rank);
@@ -95,10 +95,10 @@ class RenewingWires : public testing::TestWithParam<std::string> {
 
   FakeNcclHub hub;
 };
-INSTANTIATE_TEST_SUITE_P(Of, RenewingWires, testing::Values("threads", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Of, ElasticTransport, testing::Values("threads", "tcp"),
                          [](const auto& test) { return test.param; });
 
-TEST_P(RenewingWires, DoWhatEveryBackendDoes) {
+TEST_P(ElasticTransport, DoWhatEveryBackendDoes) {
   for (const int size : {1, 3}) {
     run(size, [](Rank& rank) {
       for (const ConformanceCase& test : conformance_cases()) {
@@ -112,7 +112,7 @@ TEST_P(RenewingWires, DoWhatEveryBackendDoes) {
   }
 }
 
-TEST_P(RenewingWires, GoOnWithoutARankThatDies) {
+TEST_P(ElasticTransport, GoOnWithoutARankThatDies) {
   run(4, [](Rank& rank) {
     EXPECT_TRUE(rank.wires.is_elastic());
     EXPECT_EQ(count_ranks(rank), 4.0);
@@ -130,7 +130,7 @@ TEST_P(RenewingWires, GoOnWithoutARankThatDies) {
   EXPECT_EQ(hub.num_destroyed, hub.num_made - 4);
 }
 
-TEST_P(RenewingWires, BeginAgainWithTheSameRanksWhenTheLibraryFails) {
+TEST_P(ElasticTransport, BeginAgainWithTheSameRanksWhenTheLibraryFails) {
   run(3, [](Rank& rank) {
     EXPECT_EQ(count_ranks(rank), 3.0);
     meet(rank);
@@ -146,7 +146,7 @@ TEST_P(RenewingWires, BeginAgainWithTheSameRanksWhenTheLibraryFails) {
 }
 
 /// The library tells it after the operation has ended on the device.
-TEST_P(RenewingWires, TakeNothingFromAnOperationThatTheLibraryHasGivenUp) {
+TEST_P(ElasticTransport, TakeNothingFromAnOperationThatTheLibraryHasGivenUp) {
   run(2, [](Rank& rank) {
     EXPECT_EQ(count_ranks(rank), 2.0);
     meet(rank);
@@ -171,7 +171,7 @@ TEST_P(RenewingWires, TakeNothingFromAnOperationThatTheLibraryHasGivenUp) {
 }
 
 /// The start fails on one rank. The others wait for that rank in vain, or hear of it.
-TEST_P(RenewingWires, TellWhoeverAsksThatAStartHasFailed) {
+TEST_P(ElasticTransport, TellWhoeverAsksThatAStartHasFailed) {
   std::atomic<bool> fails = true;
   run(
       3,
@@ -193,7 +193,7 @@ TEST_P(RenewingWires, TellWhoeverAsksThatAStartHasFailed) {
       });
 }
 
-TEST_P(RenewingWires, TellWhyTheyHaveFailedThreeTimesInARow) {
+TEST_P(ElasticTransport, TellWhyTheyHaveFailedThreeTimesInARow) {
   std::atomic<int> num_staged = 0;
   run(
       3,
@@ -220,7 +220,7 @@ TEST_P(RenewingWires, TellWhyTheyHaveFailedThreeTimesInARow) {
   EXPECT_EQ(num_staged, 3);
 }
 
-TEST_P(RenewingWires, EndWithoutTheLastRankWhereItDoesNotFit) {
+TEST_P(ElasticTransport, EndWithoutTheLastRankWhereItDoesNotFit) {
   std::atomic<bool> fits = true;
   run(
       3,
@@ -251,7 +251,7 @@ TEST_P(RenewingWires, EndWithoutTheLastRankWhereItDoesNotFit) {
       });
 }
 
-TEST_P(RenewingWires, EndTheRunWhereItsFirstRanksDoNotFit) {
+TEST_P(ElasticTransport, EndTheRunWhereItsFirstRanksDoNotFit) {
   run(
       2,
       [](Rank& rank) {

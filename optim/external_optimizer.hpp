@@ -18,7 +18,7 @@
 namespace gossamer {
 
 /// What a rule gets for one bucket in one step.
-struct OwnRuleStep {
+struct ExternalStep {
   std::int64_t bucket = 0;
   /// What the rule changes.
   Block parameters = {};
@@ -36,7 +36,7 @@ struct OwnRuleStep {
 /// Changes the parameters of buckets in their blocks; in a bucket with master copies, these. Gets
 /// one bucket, or all of them where the rule is one for whole steps. May throw: the step then ends
 /// half way, and the pipeline cannot go on.
-using OwnRule = std::function<void(std::span<const OwnRuleStep> steps)>;
+using ExternalOptimizer = std::function<void(std::span<const ExternalStep> steps)>;
 
 /// An optimizer without a rule and without states: parameters are mixed, not updated.
 std::unique_ptr<Optimizer> make_mixing_optimizer();

@@ -15,8 +15,8 @@
 // the messages tell. Then every rank's updates weigh the same in the long run, and those of a slow
 // rank are large.
 //
-// When the async_exchange closes, all messages are mixed into the models, so nothing is under way
-// afterwards, and there is nothing to forget. Saved state: that of the async_exchange, which is the
+// When the exchange closes, all messages are mixed into the models, so nothing is under way
+// afterwards, and there is nothing to forget. Saved state: that of the exchange, which is the
 // mass of the rank (run/mass) and its share of all steps (run/share_of_steps), and the steps that
 // its updates stand for (run/steps_applied).
 
@@ -28,7 +28,7 @@
 #include "core/algorithms/algorithm.hpp"
 #include "core/algorithms/algorithm_options.hpp"
 #include "core/bucket/per_bucket.hpp"
-#include "core/exchange/mailbox.hpp"
+#include "core/exchange/async_exchange.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
@@ -68,8 +68,8 @@ class AsyncGossip : public Algorithm {
   }
 
   void end_step() override {
-    // The call that repeats a step after loading: the closed async_exchange has left nothing to
-    // repeat.
+    // The call that repeats a step after loading: the closed asynchronous exchange has left nothing
+    // to repeat.
     if (!std::exchange(is_in_step_, false)) return;
     async_exchange_->release();
     async_exchange_->send(setup_.progress.round());

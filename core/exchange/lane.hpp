@@ -32,7 +32,7 @@
 #include "base/state_visitor.hpp"
 #include "base/stream.hpp"
 #include "base/types.hpp"
-#include "core/exchange/mailbox.hpp"
+#include "core/exchange/async_exchange.hpp"
 #include "optim/intake.hpp"
 
 namespace gossamer {

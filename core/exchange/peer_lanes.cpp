@@ -187,7 +187,7 @@ double PeerLanes::model_weight() const {
 }
 
 void PeerLanes::resume(double weight) {
-  // A async_exchange saves its mass itself.
+  // An asynchronous exchange saves its mass itself.
   if (async_exchange_) return;
   if (nodes_) return nodes_->between.resume(weight);
   for (const auto& [result, peers] : peers_) peers->resume(weight);
@@ -282,7 +282,8 @@ std::unique_ptr<Lane> PeerLanes::make_coded(const LaneSpec& spec) {
 }
 
 AsyncExchange& PeerLanes::make_async_exchange(AsyncExchange::Config config) {
-  if (!setup_.topology) throw std::logic_error("PeerLanes: a mailbox needs a topology");
+  if (!setup_.topology)
+    throw std::logic_error("PeerLanes: an asynchronous exchange needs a topology");
   async_exchange_ = std::make_unique<AsyncExchange>(
       setup_.communicator, setup_.stream, setup_.metrics, *setup_.topology, std::move(config));
   return *async_exchange_;

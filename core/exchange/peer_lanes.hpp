@@ -37,24 +37,24 @@ class PeerLanes : public LaneFactory {
   [[nodiscard]] std::int64_t num_tree_peers() const override;
 
   /// Makes the stream wait for all lanes, also those between and inside nodes. Closes the
-  /// async_exchange, which is collective.
+  /// asynchronous exchange, which is collective.
   void drain();
   /// Drops what has arrived in all lanes but those whose LaneSpec says otherwise. Called after
   /// drain().
   void forget();
-  /// Shows the visitor the state of all lanes and of the async_exchange, after drain(). `names_of`
+  /// Shows the visitor the state of all lanes and of the exchange, after drain(). `names_of`
   /// names the parameters of a bucket.
   void visit(StateVisitor& visitor,
              const std::function<std::vector<std::string>(std::int64_t bucket)>& names_of);
-  /// Drops all lanes and the async_exchange. The algorithm that uses them must be gone.
+  /// Drops all lanes and the exchange. The algorithm that uses them must be gone.
   void drop_lanes();
 
   /// Lanes made from now on follow another topology, from its round 0 on. Call it after
   /// drop_lanes(). Sub-communicators stay, for topologies with the same groups.
   void set_topology(std::shared_ptr<const Topology> topology);
-  /// This rank's weight in the mean of all ranks' models: with a async_exchange its mass, after
-  /// drain(); else the push-sum weight of its parameters, as long as the last round is not mixed
-  /// in, which is 1 if the topology is not directed. The weights sum to the number of ranks.
+  /// This rank's weight in the mean of all ranks' models: with an asynchronous exchange its mass,
+  /// after drain(); else the push-sum weight of its parameters, as long as the last round is not
+  /// mixed in, which is 1 if the topology is not directed. The weights sum to the number of ranks.
   [[nodiscard]] double model_weight() const;
   /// For a run that goes on from a state: `weight` is model_weight() at saving. The lanes then send
   /// the round that was under way at saving, before any other.

@@ -36,21 +36,21 @@
 //   for each step that is missing: catch_up(membership.step), and the step; resume()
 //
 // Commits: an algorithm whose ranks have equal models after every step (allreduce) must update on
-// all ranks or on none. Where communicators renew, a step has these stages:
+// all ranks or on none. Where communicators are elastic, a step has these stages:
 //
 //   1. The ranks sum the gradients.
 //   2. The ranks meet. A rank that passes this meeting knows that all ranks have the sums.
 //   3. Each rank updates its parameters.
 //
-// A rank that loses a peer before stage 3 holds the step: finish_step() returns without an update,
-// the gradients stay, and a gradient of the next step throws PeerLost. A uncommitted step is
-// included in the number of steps that reconfigure() takes. If any rank has passed the meeting, the
-// ranks with an uncommitted step update with the sums that they have, in catch_up() or resume(). If
-// no rank has passed it, resume() makes the step again: the surviving ranks sum the gradients that
-// they have kept.
+// On a rank that loses a peer before stage 3 the step stays uncommitted: finish_step() returns
+// without an update, the gradients stay, and a gradient of the next step throws PeerLost. An
+// uncommitted step is included in the number of steps that reconfigure() takes. If any rank has
+// passed the meeting, the ranks with an uncommitted step update with the sums that they have, in
+// catch_up() or resume(). If no rank has passed it, resume() makes the step again: the surviving
+// ranks sum the gradients that they have kept.
 //
-// Example with the ranks 0, 1 and 2: rank 2 dies in stage 1 of step 9. Ranks 0 and 1 hold step 9,
-// agree on a world of two, and resume() sums their two gradients and updates.
+// Example with the ranks 0, 1 and 2: rank 2 dies in stage 1 of step 9, which stays uncommitted on
+// ranks 0 and 1. They agree on a world of two, and resume() sums their two gradients and updates.
 //
 // Where a rank may die while pipelines are made, make them with `begins_detached`, and resume().
 //

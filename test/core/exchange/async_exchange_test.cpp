@@ -1,7 +1,7 @@
-#include "core/exchange/mailbox.hpp"
+#include "core/exchange/async_exchange.hpp"
 
 #include "test/base/thrown.hpp"
-#include "test/core/exchange/mailbox_runs.hpp"
+#include "test/core/exchange/async_exchange_runs.hpp"
 #include "test/core/problem.hpp"
 #include "test/sanitized.hpp"
 
@@ -24,7 +24,7 @@
 namespace gossamer {
 namespace {
 
-/// A async_exchange, and a model of one element.
+/// An asynchronous exchange, and a model of one element.
 struct AsyncExchangeRank {
   explicit AsyncExchangeRank(Communicator& communicator, const Topology& topology,
                              std::optional<std::int64_t> max_age, double start)

@@ -1,4 +1,4 @@
-#include "core/exchange/mailbox.hpp"
+#include "core/exchange/async_exchange.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 // Exchanges between processes: random delays, and a rank that the system stops for five seconds.
 
 #include "test/comm/process_ranks.hpp"
-#include "test/core/exchange/mailbox_runs.hpp"
+#include "test/core/exchange/async_exchange_runs.hpp"
 
 #include <csignal>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "test/core/exchange/mailbox_runs.hpp"
+#include "test/core/exchange/async_exchange_runs.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +12,7 @@
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "core/bucket/model_average.hpp"
-#include "core/exchange/mailbox.hpp"
+#include "core/exchange/async_exchange.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {

@@ -1,7 +1,7 @@
 #pragma once
-// A async_exchange carries one rank's part of asynchronous push-sum. The ranks send one another
-// messages when they are ready, and do not agree on a time. A rank waits only when it has not heard
-// from a rank for too many of its own steps.
+// An asynchronous exchange carries one rank's part of asynchronous push-sum. The ranks send one
+// another messages when they are ready, and do not agree on a time. A rank waits only when it has
+// not heard from a rank for too many of its own steps.
 //
 // Every rank has a model z and a mass s, which is 1 at first. A message holds a copy of z and a
 // part of the mass. Over all ranks and all messages on their way, the sums of s and of s z do not
@@ -31,7 +31,7 @@
 // close() is collective. A rank sends a last message, without mass, along every out-edge, and goes
 // on using messages until it has the last one of every in-edge. Then no message is under way, the
 // masses of all ranks sum to their number, and the mean of the models is that of s z. The first
-// take() after close() opens the async_exchange again.
+// take() after close() opens the exchange again.
 //
 // Other ranks may still make steps while this one closes. It acknowledges their messages and says
 // that it closes; after that they send it no mass. If they did, a rank that goes on would get
@@ -93,8 +93,8 @@ class AsyncExchange {
     std::int64_t largest_age = 0;
     std::int64_t num_messages = 0;
   };
-  /// `stream` works off what Config::write enqueues. The async_exchange adds waits and bytes to
-  /// `metrics`. The references but `topology` must outlive the async_exchange. Throws ConfigError
+  /// `stream` works off what Config::write enqueues. the exchange adds waits and bytes to
+  /// `metrics`. The references but `topology` must outlive the exchange. Throws ConfigError
   /// for a topology that why_no_async_exchange() refuses.
   AsyncExchange(Communicator& communicator, Stream& stream, LaneMetrics& metrics,
                 const Topology& topology, Config config);

@@ -30,8 +30,27 @@ function(gossamer_test_program target)
   add_dependencies(gossamer_tests ${target})
 endfunction()
 
-# gossamer_find_sources(VARIABLE PATTERNS...): the files of the patterns. CMake looks again before every build.
-function(gossamer_find_sources variable)
+# What tests of several programs share is compiled once.
+function(gossamer_test_library target)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  gossamer_target(${target})
+  gossamer_gather(${target})
+  set_target_properties(${target} PROPERTIES GOSSAMER_IS_TEST ON)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_link_libraries(${target} PUBLIC ${ARG_DEPENDS})
+endfunction()
+
+# gossamer_test(NAME optim SOURCES a_test.cpp DEPENDS gossamer::optim [LABELS gpu] [LIBTORCH])
+#   the program test_optim, whose tests ctest runs.
+#   LIBTORCH: the sources include LibTorch.
+#   ctest sees every test of the program, or with GOSSAMER_TEST_SHARDS=4 four processes, each of which runs a quarter of
+#   its tests. Suites whose names begin with "Wide" run apart: ctest --preset wide.
+function(gossamer_test)
+  cmake_parse_arguments(ARG "LIBTORCH" "NAME;LABELS" "SOURCES;DEPENDS" ${ARGN})
+  if(GOSSAMER_WATCHED AND NOT ARG_NAME IN_LIST GOSSAMER_WATCHED)
+    return()
+  endif()
   set(target test_${ARG_NAME})
   gossamer_test_program(${target} SOURCES ${ARG_SOURCES} DEPENDS ${ARG_DEPENDS} GTest::gtest GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE GOSSAMER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

@@ -58,11 +58,11 @@ class ThreadCommunicator : public Communicator, private SharedMemory {
     std::vector<std::unique_ptr<Operation>> messages;
     for (const int peer : peers) {
       messages.push_back(
-          message(MeetingKind::kMessage, rank_, peer, num_sent_[peer]++, {.send = send}));
+          side_of(MeetingKind::kMessage, rank_, peer, num_sent_[peer]++, {.send = send}));
     }
     for (const Incoming& from : incoming) {
       // The block that is received says what the message must be like.
-      messages.push_back(message(MeetingKind::kMessage, from.peer, rank_,
+      messages.push_back(side_of(MeetingKind::kMessage, from.peer, rank_,
                                  num_received_[from.peer]++,
                                  {.send = from.block, .receive = from.block}));
     }
@@ -74,14 +74,14 @@ class ThreadCommunicator : public Communicator, private SharedMemory {
   Request send(int peer, int tag, ConstBlock message, OpContext context) override {
     require_tagged("send", peer, tag, rank(), size());
     return worker_->submit(
-        message(MeetingKind::kTagged, rank_, peer,
+        side_of(MeetingKind::kTagged, rank_, peer,
                 tagged_number(num_tagged_sent_[peer * kNumTags + tag], tag), {.send = message}),
         std::move(context));
   }
 
   Request receive(int peer, int tag, Block message, OpContext context) override {
     require_tagged("receive", peer, tag, rank(), size());
-    return worker_->submit(message(MeetingKind::kTagged, peer, rank_,
+    return worker_->submit(side_of(MeetingKind::kTagged, peer, rank_,
                                    tagged_number(num_tagged_received_[peer * kNumTags + tag], tag),
                                    {.send = message, .receive = message}),
                            std::move(context));
@@ -168,7 +168,7 @@ class ThreadCommunicator : public Communicator, private SharedMemory {
   }
 
   /// One side of a message or tagged message; place 0 sends, place 1 receives.
-  std::unique_ptr<Operation> message(MeetingKind kind, int from, int to, std::int64_t number,
+  std::unique_ptr<Operation> side_of(MeetingKind kind, int from, int to, std::int64_t number,
                                      Contribution contribution) {
     return make_thread_operation(
         ThreadPart{.group = group_,

@@ -3,7 +3,6 @@
 
 #include "test/core/expected.hpp"
 #include "test/core/test_topologies.hpp"
-#include "test/sanitized.hpp"
 
 #include <latch>
 #include <stdexcept>
@@ -144,7 +143,7 @@ TEST(ForgetArrived, OfOneRankAloneLeavesTheGridsAlike) {
 
 TEST(ForgetArrived, OfOneRankAloneLeavesPublicCopiesAlike) {
   // A rank that lost messages, while its neighbours took them, would drift for ever.
-  constexpr int kNumSteps = kSanitized ? 600 : 3000;
+  constexpr int kNumSteps = 600;
   for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
     Problem problem = problem_of("static-ring", 4, 4);
     problem.algorithm = "choco";

@@ -23,12 +23,10 @@ inline bool has_bfloat16_products(const MuonTrace& trace) {
   return std::string_view(trace.options).find("bfloat16") != std::string_view::npos;
 }
 
-/// The matrices after each step of a trace, one after the other. `own`: as
-/// BlockUpdate::orthogonalize.
+/// The matrix after the steps of a trace. `own`: as BlockUpdate::orthogonalize.
 template <class T>
 std::vector<double> muon_steps(const MuonTrace& trace, const Orthogonalize* own) {
   const auto numel = static_cast<std::size_t>(trace.rows * trace.cols);
-  std::vector<double> matrices;
   std::vector<T> x(numel), momentum(numel), gradient(numel);
   for (std::size_t i = 0; i < numel; ++i) x[i] = static_cast<T>(std::cos(0.3 * double(i)));
   const auto muon = make_optimizer("muon", Options::parse(trace.options));
@@ -46,9 +44,8 @@ std::vector<double> muon_steps(const MuonTrace& trace, const Orthogonalize* own)
                         .weight_decay = 0.1,
                         .rows = trace.rows}};
     enqueue_update(stream, *muon, update);
-    matrices.insert(matrices.end(), x.begin(), x.end());
   }
-  return matrices;
+  return {x.begin(), x.end()};
 }
 
 inline void expect_near(const std::vector<double>& found, const std::vector<double>& expected,

@@ -24,8 +24,8 @@ TEST(Muon, MovesMatricesAsTorchDoes) {
     SCOPED_TRACE(trace.options);
     // LibTorch alone has products in bfloat16.
     if (has_bfloat16_products(trace)) continue;
-    expect_near(muon_steps<double>(trace, nullptr), trace.matrices, 1e-12);
-    expect_near(muon_steps<float>(trace, nullptr), trace.matrices, 1e-6);
+    expect_near(muon_steps<double>(trace, nullptr), trace.matrix, 1e-12);
+    expect_near(muon_steps<float>(trace, nullptr), trace.matrix, 1e-6);
   }
 }
 

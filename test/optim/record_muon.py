@@ -1,4 +1,4 @@
-"""Writes test/optim/muon_trace.hpp: matrices after each step of torch.optim.Muon.
+"""Writes test/optim/muon_trace.hpp: matrices after four steps of torch.optim.Muon.
 
 torch.optim.Muon makes its products in bfloat16, as the last case does, whose matrices are in
 float32. For a comparison to many digits, the other cases make them in float64: only the conversion
@@ -24,7 +24,7 @@ to_bfloat16 = torch.Tensor.bfloat16
 
 
 def trajectory(rows: int, cols: int, options: dict) -> list[float]:
-    """Returns the matrices after all steps, one after the other."""
+    """Returns the matrix after the last step."""
     options = dict(options)
     rounds = options.pop("precision", "") == "bfloat16"
     torch.Tensor.bfloat16 = to_bfloat16 if rounds else torch.Tensor.clone
@@ -32,22 +32,20 @@ def trajectory(rows: int, cols: int, options: dict) -> list[float]:
     places = torch.arange(rows * cols, dtype=torch.float64).reshape(rows, cols)
     x = torch.nn.Parameter(torch.cos(0.3 * places).to(dtype))
     optimizer = torch.optim.Muon([x], lr=0.05, weight_decay=0.1, **options)
-    matrices = []
     for step in range(NUM_STEPS):
         x.grad = torch.sin(0.7 * places**2 + 1.3 * step).to(dtype)
         optimizer.step()
-        matrices += x.detach().flatten().tolist()
-    return matrices
+    return x.detach().flatten().tolist()
 
 
 def main() -> None:
     print("#pragma once")
-    print("// Matrices after each step of torch.optim.Muon (2.11), written by record_muon.py.\n")
+    print("// Matrices after four steps of torch.optim.Muon (2.11), written by record_muon.py.\n")
     print("#include <cstdint>\n#include <vector>\n")
     print("namespace gossamer {\n")
     print("struct MuonTrace {\n  std::int64_t rows;\n  std::int64_t cols;")
-    print("  const char* options;\n  /// Of all steps, one after the other.")
-    print("  std::vector<double> matrices;\n};\n")
+    print("  const char* options;\n  /// After the last step.")
+    print("  std::vector<double> matrix;\n};\n")
     print(f"inline constexpr int kMuonTraceSteps = {NUM_STEPS};\n")
     print("inline const std::vector<MuonTrace> kMuonTraces = {")
     for rows, cols, options in CASES:

@@ -14,11 +14,11 @@ TEST(TorchOrthogonalize, MovesMatricesAsTorchDoes) {
     SCOPED_TRACE(trace.options);
     if (has_bfloat16_products(trace)) {
       // Processors sum products in bfloat16 in different orders.
-      expect_near(muon_steps<float>(trace, &own), trace.matrices, 2e-3);
+      expect_near(muon_steps<float>(trace, &own), trace.matrix, 2e-3);
       continue;
     }
-    expect_near(muon_steps<double>(trace, &own), trace.matrices, 1e-12);
-    expect_near(muon_steps<float>(trace, &own), trace.matrices, 1e-6);
+    expect_near(muon_steps<double>(trace, &own), trace.matrix, 1e-12);
+    expect_near(muon_steps<float>(trace, &own), trace.matrix, 1e-6);
   }
 }
 

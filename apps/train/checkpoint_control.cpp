@@ -155,9 +155,9 @@ bool CheckpointControl::has_been_written(const ControlSync::Status& status) cons
 
 bool CheckpointControl::asks_for_something(const ControlSync::Status& status) const {
   return steps_.is_over() || steps_.is_due(config_.consensus_every) ||
-         steps_.is_due(config_.log_every) || steps_.is_due(config_.eval_every) || is_due() ||
-         has_been_written(status) || status.num_signals() > 0 || status.checkpoint_failed > 0 ||
-         status.checkpoint_due > 0;
+         steps_.is_due(config_.log_every) || steps_.is_due(config_.unrecorded_every()) ||
+         steps_.is_due(config_.eval_every) || is_due() || has_been_written(status) ||
+         status.num_signals() > 0 || status.checkpoint_failed > 0 || status.checkpoint_due > 0;
 }
 
 void CheckpointControl::act_upon(const ControlSync::Status& status) {

@@ -134,6 +134,10 @@ struct RunConfig {
   bool stops_diverged = false;
 
   [[nodiscard]] std::shared_ptr<const Schedule> make_schedule(std::int64_t total_steps) const;
+  /// Steps between two looks at losses that no record holds; 0: records hold them all.
+  [[nodiscard]] std::int64_t unrecorded_every() const {
+    return log_every == 0 && consensus_every == 0 ? 100 : 0;
+  }
 };
 
 /// Reads the whole configuration. The name of the file `config_path` names the run if

@@ -173,7 +173,7 @@ void RunRecorder::write_or_warn(const std::function<void()>& write) {
   }
 }
 
-void RunRecorder::write_step() {
+void RunRecorder::end_window(bool is_recorded) {
   const TimelineScope scope(runner_.timeline(), {.what = "records"});
   TrainingWindow& window = runner_.window();
   {
@@ -204,7 +204,7 @@ void RunRecorder::write_step() {
     evaluator_.divergence().begin(sum_of(rows, &WindowFigures::first_loss) / setup_.world.size);
     evaluator_.divergence().note_loss(steps.run(), loss);
   }
-  if (folder_ == nullptr) {
+  if (folder_ == nullptr || !is_recorded) {
     window = {};
     return;
   }

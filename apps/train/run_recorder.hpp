@@ -67,8 +67,9 @@ class RunRecorder {
 
   /// Adds to environment.json, after the first step, how ranks of a host read each other's blocks.
   void note_sharing();
-  /// Collective. Writes the record of the window, and starts a new window.
-  void write_step();
+  /// Collective. Looks whether the window's losses diverge, writes its record if there shall be
+  /// one, and starts a new window.
+  void end_window(bool is_recorded);
   void write_evaluation(const Evaluation& evaluation);
   /// Writes the record, and the status of a run that goes on.
   void write_record(const Json& record);

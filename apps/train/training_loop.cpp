@@ -219,9 +219,8 @@ void TrainingLoop::record() {
   if (steps.is_due(config_.consensus_every)) {
     recorder_.set_consensus(evaluator_.measure_consensus().distance);
   }
-  if (steps.is_due(config_.log_every) || steps.is_due(config_.consensus_every)) {
-    recorder_.write_step();
-  }
+  const bool is_recorded = steps.is_due(config_.log_every) || steps.is_due(config_.consensus_every);
+  if (is_recorded || steps.is_due(config_.unrecorded_every())) recorder_.end_window(is_recorded);
   if (steps.is_due(config_.eval_every) && !steps.is_over()) evaluate_and_record();
   stop_if_diverged();
 }

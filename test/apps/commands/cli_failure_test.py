@@ -134,6 +134,12 @@ class Errors(CliCase):
     def test_of_a_diverging_run_end_with_76_under_mpirun(self):
         self.check_divergence(mpi=True)
 
+    def test_of_a_diverging_run_without_records_end_with_76(self):
+        # The losses of an mlp at this learning rate are large, and finite.
+        done = self.launch(2, "tiny.yaml", "optimizer={name: sgd, lr: 100}", "train.diverged=stop",
+                           "log={every: 0, consensus_every: 0, eval_every: 0}", code=76)
+        self.assertRegex(done.stderr, r"after step 8 the loss is \S+e\+\d+, and it began with 2")
+
 
 K_ASYNCHRONOUS = ["algorithm=async_gossip", "topology={name: static-exp}"]
 

@@ -13,13 +13,13 @@ namespace {
 constexpr std::size_t kRecordBytes = 16 * 1024;
 
 /// Two ends of a connection in TLS, in this thread.
-class Connection {
+class TlsPair {
   asio::io_context io_;
   asio::ip::tcp::acceptor acceptor_{io_, {asio::ip::address_v4::loopback(), 0}};
   TlsContext tls_{"the secret of the ranks", "run"};
 
  public:
-  Connection()
+  TlsPair()
       : writer(connected(), &tls_, Role::kConnects), reader(accepted(), &tls_, Role::kAccepts) {
     bool is_over = false;
     while (!is_over) is_over = writer.shake_hands() & reader.shake_hands();
@@ -51,15 +51,15 @@ class Connection {
 };
 
 TEST(ByteStream, CountsAFullRecordOnce) {
-  Connection connection;
-  connection.write(kRecordBytes);
-  EXPECT_EQ(connection.writer.num_records(), 1U);
+  TlsPair pair;
+  pair.write(kRecordBytes);
+  EXPECT_EQ(pair.writer.num_records(), 1U);
 }
 
 TEST(ByteStream, CountsEveryRecordOfAWrite) {
-  Connection connection;
-  connection.write(2 * kRecordBytes + 1);
-  EXPECT_EQ(connection.writer.num_records(), 3U);
+  TlsPair pair;
+  pair.write(2 * kRecordBytes + 1);
+  EXPECT_EQ(pair.writer.num_records(), 3U);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 // same facts before the same step, although some ranks are ahead of others.
 //
 // Protocol, the same on all ranks: before every step, if is_due(step), call meet(). At the end call
-// leave(). ControlSync are about a quarter of a second apart, by the ranks' mean step time.
+// leave(). Meetings are about a quarter of a second apart, by the ranks' mean step time.
 //
 // Ranks that do not go in step call poll() before every step instead. It never waits. All ranks get
 // the same sums in the same order, each rank before a step of its own. If a sum asks for something

@@ -44,7 +44,7 @@ TEST(StepCount, KnowsWhatHasPassed) {
   EXPECT_TRUE(in_step.has_passed(6));
   EXPECT_FALSE(in_step.has_passed(5)) << "settled there";
 
-  StepCount rank_local(20, false, constant);
+  StepCount apart(20, false, constant);
   for (int step = 0; step < 7; ++step) apart.add();
   EXPECT_EQ(apart.run(), 0) << "until it hears of the others";
   apart.set_mean_steps(5, 7);

@@ -250,7 +250,7 @@ void live(const Survivor& variant, Death death, Session& session, TestDevice& de
   pipeline.detach();
   const Membership membership = communicator.elastic()->reconfigure(step);
   while (step < membership.step) {
-    pipeline.follow(membership.step);
+    pipeline.catch_up(membership.step);
     train_step(problem, model, rank, step++);
   }
   rank = membership.world.rank;

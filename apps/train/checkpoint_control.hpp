@@ -76,7 +76,7 @@ class CheckpointControl {
   void act_upon(const ControlSync::Status& status);
   /// Collective, before batch number `batch` of an evaluation. Throws Heard if a signal has come.
   void read_signals(std::int64_t batch);
-  /// Collective. ControlSync count steps or batches anew.
+  /// Collective. Meetings count steps or batches anew.
   void leave_meetings();
 
   /// True if run.checkpoint_every asks for a checkpoint before this step.

@@ -4,9 +4,9 @@
 //
 // Protocol, the same on all ranks: start() copies the state. A thread of each rank then writes the
 // rank's part into a staging folder while training goes on. When all ranks have written
-// (is_written(), which ControlSync sum up), finish() lets rank 0 write the manifest, read
-// everything back, give the folder its name, and remove old checkpoints. A process that dies at any
-// moment leaves the earlier checkpoints as they are.
+// (is_written(), whose sum over all ranks ControlSync gives), finish() lets rank 0 write the
+// manifest, read everything back, give the folder its name, and remove old checkpoints. A process
+// that dies at any moment leaves the earlier checkpoints as they are.
 //
 // All ranks must see the folder. A checkpoint that cannot be saved costs a warning. Errors:
 // CommError. Not thread safe.

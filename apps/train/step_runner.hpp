@@ -124,7 +124,7 @@ class StepRunner {
   /// Present with device.precision: fp16.
   std::optional<LossScaler> scaler_;
   std::optional<ModelEma> ema_;
-  /// The moving average does not include the last step yet, because that step is held
+  /// The moving average does not include the last step yet, because that step is not committed
   /// (Pipeline::has_uncommitted_step()).
   bool owes_ema_ = false;
   TrainingWindow window_;

@@ -378,7 +378,8 @@ class Pipeline {
   void stop_exchanging();
   /// Whether ranks update only when all of them have the sums of the step.
   [[nodiscard]] bool commits() const;
-  /// Collective: all gradients of the step are there. Returns false if the step is held.
+  /// Collective: all gradients of the step are there. Returns false if the step stays
+  /// uncommitted.
   [[nodiscard]] bool commit();
   /// Makes the updates of the uncommitted step with the sums that all ranks had, or alone.
   void commit_now();
@@ -441,7 +442,7 @@ class Pipeline {
   /// Decides whether the step is skipped: with all ranks, unless ranks count steps for themselves
   /// or are lost.
   void decide_step();
-  /// Makes the updates that are left, and ends the step unless it is held.
+  /// Makes the updates that are left, and ends the step unless it stays uncommitted.
   void end_step();
   /// All updates are made.
   void count_step();

@@ -8,9 +8,9 @@
 //   has done so; otherwise the step is made again.
 //
 // Example with three ranks: rank 2 dies while they agree on step 7. Rank 0 has passed the last
-// barrier and updates. Rank 1 has not, so it holds step 7 with its sums. It learns from agree()
-// that rank 0 has made 7 steps, and updates with the sums it has. Where rank 0 has not updated
-// either, both make step 7 again.
+// barrier and updates. Rank 1 has not, so step 7 stays uncommitted there, with its sums. It learns
+// from agree() that rank 0 has made 7 steps, and updates with the sums it has. Where rank 0 has not
+// updated either, both make step 7 again.
 //
 // Thread safety: the rank's own thread only.
 

@@ -286,7 +286,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   bool accumulating_ = false;
   /// Backward passes of this step, the current one included.
   std::int64_t num_passes_ = 0;
-  /// The gradients of a step that is held (Pipeline::has_uncommitted_step()).
+  /// The gradients of an uncommitted step (Pipeline::has_uncommitted_step()).
   std::vector<torch::Tensor> uncommitted_gradients_;
   /// Steps so far; counted only if average_buffers_every is set.
   std::int64_t num_steps_ = 0;

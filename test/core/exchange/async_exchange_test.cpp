@@ -64,9 +64,9 @@ TEST_P(AsyncExchangeOn, KeepsTheMassWhateverTheDelays) {
   for (const int num_ranks : {2, 5}) {
     for (std::int64_t max_age = 1; max_age <= 8; max_age += kThreadSanitized ? 3 : 1) {
       const AsyncExchangeRun run{.topology = async_topology(GetParam(), num_ranks),
-                           .max_age = max_age,
-                           .num_steps = kNumSteps,
-                           .seed = static_cast<std::uint64_t>(max_age)};
+                                 .max_age = max_age,
+                                 .num_steps = kNumSteps,
+                                 .seed = static_cast<std::uint64_t>(max_age)};
       run_ranks(num_ranks, [&](Communicator& communicator, const World&) {
         require_sound(run_async_exchanges(communicator, run), run,
                       concat(GetParam(), ", ", num_ranks, " ranks, bound ", max_age));

@@ -22,7 +22,7 @@ class Topology(CliCase):
                 self.assertEqual(set(option), {"name", "summary"})
 
     def test_show_is_json_alone_on_stdout(self):
-        for name in ["ring", "one-peer-exp", "directed-ring", "hierarchical"]:
+        for name in ["ring", "one-peer-exp", "directed-one-peer-exp", "hierarchical"]:
             done = self.gossamer("topology", "show", name, "--world-size", "8",
                                  "--local-world-size", "2", "--json")
             report = json.loads(done.stdout)

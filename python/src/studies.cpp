@@ -19,13 +19,15 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 std::string simulate(const std::string& yaml, int num_threads) {
-  const apps::SimulationConfig config = apps::read_simulation(given_options(yaml));
+  const apps::SimulationConfig config =
+      apps::read_simulation(given_options(yaml), {.topologies = own_topologies()});
   const apps::SimulationResult result = apps::simulate(config, num_threads);
   return apps::to_json(config, result, apps::gap_of(config)).dump();
 }
 
 std::string plan(const std::string& yaml) {
-  const apps::PlanRequest request = apps::read_plan(given_options(yaml));
+  const apps::PlanRequest request =
+      apps::read_plan(given_options(yaml), {.topologies = own_topologies()});
   return apps::to_json(request, apps::make_plan(request.options)).dump();
 }
 

@@ -19,8 +19,9 @@ void sum_in_rank_order(const std::vector<Contribution>& members, const Block& re
 
 /// The same for a sum that takes the place of one of its terms.
 void reduce_in_rank_order(const std::vector<Contribution>& members, const Block& sum) {
-  alignas(64) std::array<std::byte, 16 * 1024> memory;
-  const std::int64_t most = std::ssize(memory) / size_of(sum.dtype);
+  constexpr std::int64_t kBytes = 16 * 1024;
+  alignas(64) std::array<std::byte, kBytes> memory;
+  const std::int64_t most = kBytes / size_of(sum.dtype);
   for (std::int64_t first = 0; first < sum.numel; first += most) {
     const std::int64_t numel = std::min(most, sum.numel - first);
     const Block part{memory.data(), numel, sum.dtype, {}};

@@ -367,7 +367,7 @@ class Pipeline {
   void resume_tracing(const Resume& wanted);
   /// Collective: resume() of a pipeline that has started.
   void resume_training(const Resume& wanted);
-  /// Collective: goes on with other options of exchange, after start().
+  /// Collective: goes on with other options of exchange, after start() and drain_parameters().
   void change_algorithm(bool averages, ExchangeOptions next);
   /// Collective. Takes an order of arrival, cuts buckets, and starts.
   void start_in(std::vector<std::int64_t> order);

@@ -145,7 +145,6 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
 }
 
 void Pipeline::change_algorithm(bool averages, ExchangeOptions next) {
-  drain();
   const double weight = model_weight();
   if (SharedStates* const shared = algorithm_->shared_states()) {
     for (Bucket& bucket : buckets_) shared->gather(bucket);

@@ -178,12 +178,10 @@ void Pipeline::agree_on_order() {
 void Pipeline::resume_tracing(const Resume& wanted) {
   const MeanWeight mean = mean_weight(communicator_, /*counts=*/!wanted.joins);
   agree_on_switch(communicator_, wanted.to, 0);
-  ExchangeOptions next = wanted.to.after(config_.exchange);
-  check(next);
   if (mean.num_counting < communicator_.size() || wanted.to.averages()) {
     host_->average_parameters(mean.weight);
   }
-  config_.exchange = std::move(next);
+  config_.exchange = wanted.to.after(config_.exchange);
   detached_.reset();
 }
 

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -141,9 +142,10 @@ void DataParallelCore::check_no_scope(std::string_view call) const {
 void DataParallelCore::warn_of_untrained() {
   const bool unfrozen = std::ranges::any_of(
       tensors_.frozen, [](const NamedTensor& entry) { return entry.tensor.requires_grad(); });
-  if (warnings_.of_untrained || (!unfrozen && pipeline_->offered() == warnings_.last_offered))
-    return;
-  warnings_.last_offered = pipeline_->offered();
+  if (warnings_.of_untrained) return;
+  std::vector<bool> offered = pipeline_->offered();
+  if (!unfrozen && offered == warnings_.last_offered) return;
+  warnings_.last_offered = std::move(offered);
   const auto is_known = [this](const NamedTensor& found) {
     return std::ranges::any_of(tensors_.trainable, [&found](const NamedTensor& known) {
       return known.tensor.is_same(found.tensor);

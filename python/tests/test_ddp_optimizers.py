@@ -588,6 +588,11 @@ def loaded_before_wrapping(net):
     return optimizer
 
 
+def assert_first_moments(optimizer, value):
+    for entry in optimizer.state.values():
+        torch.testing.assert_close(entry["exp_avg"], torch.full_like(entry["exp_avg"], value))
+
+
 def test_gossip_takes_over_float32_states_that_were_loaded_before_it_was_made():
     def work():
         net = make_mlp().bfloat16()
@@ -596,8 +601,7 @@ def test_gossip_takes_over_float32_states_that_were_loaded_before_it_was_made():
         for _ in range(2):
             without_gradient(model).backward()
             optimizer.step()
-        for entry in optimizer.state.values():
-            torch.testing.assert_close(entry["exp_avg"], torch.full_like(entry["exp_avg"], 0.243))
+        assert_first_moments(optimizer, 0.243)
 
     gs.run_threads(2, work)
 
@@ -611,8 +615,7 @@ def test_states_that_a_program_has_written_after_loading_stay():
         model = DistributedDataParallel(net, **GOSSIP)
         without_gradient(model).backward()
         optimizer.step()
-        for entry in optimizer.state.values():
-            torch.testing.assert_close(entry["exp_avg"], torch.full_like(entry["exp_avg"], 0.45))
+        assert_first_moments(optimizer, 0.45)
 
     gs.run_threads(1, work)
 

@@ -1,7 +1,6 @@
 #include "apps/lab/simulate/virtual_wire.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <span>
 #include <stdexcept>

@@ -5,7 +5,7 @@
 # that is built for them. The first call makes a Python environment in build/python-venv, which takes
 # PyTorch from .venv (scripts/setup.sh --dev) and 2.3 GB of libraries from PyPI.
 #
-#   --set-up         make the environment, and nothing else
+#   --set-up         make the environment, and nothing else; with one of the last two options that one's, too
 #   --build FOLDER   take the module from a build that was configured with GOSSAMER_PYTHON=ON
 #   --old-torch      the tests alone, with the oldest PyTorch that the package works with: 3 GB more
 #   --new-torch      the tests alone, with a newer PyTorch than that of .venv: 0.8 GB more
@@ -62,6 +62,14 @@ if [[ -z ${PYTHON_WITH_TORCH:-} ]]; then
   fi
   make_venv build/python-venv "${requirements[@]}"
 fi
+if [[ $other == old ]]; then
+  make_venv build/python-venv-old scripts/requirements-python{-old,}.txt
+elif [[ $other == new ]]; then
+  make_venv build/python-venv-new scripts/requirements-python-new.txt
+  # All but PyTorch is that of the other environment, whose libraries of NVIDIA are 2.3 GB.
+  "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+    >"$(echo build/python-venv-new/lib/python3*/site-packages)/other.pth"
+fi
 if [[ $only_set_up == yes ]]; then
   exit
 fi
@@ -73,15 +81,8 @@ say '==== building the module ===='
 scripts/build_python.sh "$python" $build
 export PYTHONPATH=$root/build/python/package
 
-if [[ $other == old ]]; then
-  make_venv build/python-venv-old scripts/requirements-python{-old,}.txt
-  python=build/python-venv-old/bin/python
-elif [[ $other == new ]]; then
-  make_venv build/python-venv-new scripts/requirements-python-new.txt
-  # All but PyTorch is that of the other environment, whose libraries of NVIDIA are 2.3 GB.
-  "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-    >"$(echo build/python-venv-new/lib/python3*/site-packages)/other.pth"
-  python=build/python-venv-new/bin/python
+if [[ -n $other ]]; then
+  python=build/python-venv-$other/bin/python
 else
   say '==== checking ===='
   "$python" -m ruff format --check python examples/python

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/test_sanitized.sh asan|tsan [ctest arguments...]
+# scripts/test_sanitized.sh asan|tsan [--only PROGRAM] [ctest arguments...]
 #
-# Builds the preset's tests and runs them with strict sanitizers. asan: addresses, leaks, undefined
+# Builds the preset's tests, or those of test_PROGRAM alone, and runs them with strict sanitizers. asan: addresses, leaks, undefined
 # behaviour. tsan: data races, with ranks that are threads (no MPI). LibTorch itself is not
 # instrumented; tests of the command line are left out. asan watches the library; it watches the trainer, plans,
 # simulations, studies and slow tests where this has been typed before, which CMake remembers:
@@ -16,8 +16,16 @@ cd -- "$root"
 preset=${1:-}
 case $preset in
   asan | tsan) shift ;;
-  *) die "test_sanitized.sh: Usage: scripts/test_sanitized.sh asan|tsan [ctest arguments...]" ;;
+  *) die "test_sanitized.sh: Usage: scripts/test_sanitized.sh asan|tsan [--only PROGRAM] [ctest arguments...]" ;;
 esac
+target=gossamer_tests
+only=()
+if [[ ${1:-} == --only ]]; then
+  [[ -n ${2:-} ]] || die "test_sanitized.sh: --only needs a program, for example: --only core_threads"
+  target=test_$2
+  only=(-R "^$2\\.")
+  shift 2
+fi
 
 # add VARIABLE OPTIONS: put ours before the user's.
 add() { export "$1=$2${!1:+:${!1}}"; }
@@ -45,7 +53,7 @@ else
   fixed=()
 fi
 
-"${fixed[@]}" scripts/build.sh "$preset" --target gossamer_tests
+"${fixed[@]}" scripts/build.sh "$preset" --target "$target"
 # shellcheck source=scripts/mpi_env.sh
 source scripts/mpi_env.sh
-exec "${fixed[@]}" ctest --preset "$preset" "$@"
+exec "${fixed[@]}" ctest --preset "$preset" "${only[@]}" "$@"

@@ -108,6 +108,15 @@ class SurvivalCase(CliCase):
         self.assertEqual({self.end_of(job)[0] for job in (later, other)}, {75})
         self.assertEqual(self.status()["state"], "stopped")
 
+    def expect_survival(self, steps):
+        """The short form of scripts/chaos.py."""
+        script = pathlib.Path(__file__).resolve().parents[3] / "scripts" / "chaos.py"
+        done = subprocess.run(
+            [sys.executable, script, self.program, "run.yaml", "--steps", str(steps), "--every", "0.5",
+             "--tolerance", "5"], cwd=self.folder, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"[1-9]\d* deaths")
+
 
 class Survival(SurvivalCase):
     def test_goes_on_when_a_rank_is_killed(self):
@@ -296,14 +305,13 @@ class Survival(SurvivalCase):
         jobs[0].send_signal(signal.SIGINT)
         self.assertEqual([self.end_of(job)[0] for job in jobs], [75, 75, 75])
 
+    def test_survives_some_deaths_and_joins(self):
+        self.expect_survival(steps=1000)
+
+
+class WideSurvival(SurvivalCase):
     def test_survives_a_while_of_deaths_and_joins(self):
-        """The short form of scripts/chaos.py."""
-        script = pathlib.Path(__file__).resolve().parents[3] / "scripts" / "chaos.py"
-        done = subprocess.run(
-            [sys.executable, script, self.program, "run.yaml", "--steps", "4000", "--every", "0.5",
-             "--tolerance", "5"], cwd=self.folder, capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"[1-9]\d* deaths")
+        self.expect_survival(steps=4000)
 
 
 class SurvivalInEtcd(SurvivalCase):

@@ -144,28 +144,56 @@ void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0, int
   }
 }
 
-TEST(Resume, GoesOnBitForBitForEveryAlgorithm) {
-  for (const auto& [name, options] : kSanitized ? richest_variants() : algorithm_variants()) {
+/// Resumes a run of every variant of an algorithm in `variants`.
+void expect_resumed_with(const std::vector<AlgorithmVariant>& variants) {
+  for (const auto& [name, options] : variants) {
     expect_resumed_bit_for_bit({.algorithm = concat("{name: ", name, ", ", options, "}"),
                                 .topology = concat("{name: ", topology_for(name, "ring"), "}")});
   }
 }
 
-TEST(Resume, GoesOnBitForBitForEveryOptimizer) {
-  for (const std::string& name : optimizer_names()) {
-    if (name == "extra") continue;
-    // Under sanitizers those with the most states.
-    if (kSanitized && name != "accum_adamw" && name != "qadam") continue;
+/// Resumes a run with every optimizer in `names`, which wraps no other one.
+void expect_resumed_with_optimizers(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
     const char* const groups =
         name == "muon" ? ", groups: [{vectors: true, optimizer: adamw}]" : "";
     expect_resumed_bit_for_bit({.optimizer = concat("{name: ", name, groups, "}")});
   }
+}
+
+TEST(Resume, GoesOnBitForBitForEveryAlgorithmWithMostState) {
+  expect_resumed_with(richest_variants());
+}
+
+TEST(WideResume, GoesOnBitForBitForEveryVariantOfAnAlgorithm) {
+  expect_resumed_with(algorithm_variants());
+}
+
+TEST(Resume, GoesOnBitForBitWithTheOptimizersOfMostState) {
+  expect_resumed_with_optimizers({"accum_adamw", "qadam"});
+}
+
+TEST(Resume, GoesOnBitForBitWithAnOptimizerOfMatrices) { expect_resumed_with_optimizers({"muon"}); }
+
+TEST(Resume, GoesOnBitForBitWithAnOptimizerThatWrapsAnotherOne) {
   expect_resumed_bit_for_bit({.topology = "{name: static-ring}",
                               .optimizer = "{name: extra, rule: {name: adamw}, lr: 1e-3}"});
 }
 
-TEST(Resume, GoesOnBitForBitForEveryTopology) {
-  if (kSanitized) GTEST_SKIP() << "the algorithms' tests reach the same code";
+TEST(WideResume, GoesOnBitForBitForEveryOptimizer) {
+  std::vector<std::string> names;
+  for (const std::string& name : optimizer_names()) {
+    if (name != "extra") names.push_back(name);
+  }
+  expect_resumed_with_optimizers(names);
+}
+
+TEST(Resume, GoesOnBitForBitOnATopologyOfManyRounds) {
+  expect_resumed_bit_for_bit({.topology = "{name: base-k}", .num_ranks = 4}, 25.0, 11,
+                             /*once=*/true);
+}
+
+TEST(WideResume, GoesOnBitForBitForEveryTopology) {
   for (const TopologyEntry& entry : topology_table()) {
     if (entry.needs_options || !entry.fits({.size = 4, .node_size = 4})) continue;
     expect_resumed_bit_for_bit({.topology = concat("{name: ", entry.name, "}"), .num_ranks = 4},
@@ -244,11 +272,11 @@ std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
   return values;
 }
 
-TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
-  // Under sanitizers: one algorithm with blocks of its own, one with equal models, one with nodes.
-  const std::set<std::string> one_of_each_kind = {"gradient_tracking", "outer", "node_gossip"};
+/// Runs of 3 ranks go on from their mean with 2 and with 4 ranks, for the variants that `takes`
+/// picks.
+void expect_reshaped(const std::function<bool(std::string_view name)>& takes) {
   for (const auto& [name, options] : richest_variants()) {
-    if (kSanitized && !one_of_each_kind.contains(name)) continue;
+    if (!takes(name)) continue;
     const RunCase run{.algorithm = concat("{name: ", name, ", ", options, "}"),
                       .topology = concat("{name: ", topology_for(name, "ring"), "}")};
     SCOPED_TRACE(run.algorithm);
@@ -284,6 +312,16 @@ TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
       }
     }
   }
+}
+
+TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
+  // One algorithm has blocks of its own, one equal models, and one nodes.
+  const std::set<std::string_view> one_of_each_kind = {"gradient_tracking", "outer", "node_gossip"};
+  expect_reshaped([&](std::string_view name) { return one_of_each_kind.contains(name); });
+}
+
+TEST(WideResume, GoesOnFromTheMeanForEveryAlgorithm) {
+  expect_reshaped([](std::string_view /*name*/) { return true; });
 }
 
 TEST(Checkpoints, ThatFailEndTheRunIfAskedTo) {

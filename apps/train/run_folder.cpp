@@ -291,6 +291,22 @@ void RunFolder::write_metrics(const Json& record) {
   if (tensorboard_) write_event(record);
 }
 
+bool RunFolder::has_record(std::string_view kind, std::int64_t step) const {
+  // Far more bytes than the records of a few steps.
+  constexpr std::int64_t kTailBytes = std::int64_t{1} << 18;
+  std::ifstream file(metrics_path(), std::ios::binary);
+  file.seekg(std::max<std::int64_t>(metrics_bytes() - kTailBytes, 0));
+  for (std::string line; std::getline(file, line);) {
+    // The first line of the tail may be cut off.
+    const Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!record.is_object()) continue;
+    if (record.value("kind", "") == kind && record.value("step", std::int64_t{-1}) == step) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void RunFolder::write_event(const Json& record) {
   const std::string kind = record.value("kind", "");
   if (kind != "step" && kind != "eval") return;

@@ -114,6 +114,8 @@ class RunFolder {
   /// Appends one line. Numbers that are not finite become null. After an error the file is as
   /// before.
   void write_metrics(const Json& record);
+  /// Whether one of the last records of metrics.jsonl is of this kind and step.
+  [[nodiscard]] bool has_record(std::string_view kind, std::int64_t step) const;
   /// Writes a file of the folder. The tensors must be on the host.
   void write_model(std::string_view name, const std::vector<NamedTensor>& tensors);
   /// Replaces the best model by the file `saved`; leaves it if there is no such file. Empty:

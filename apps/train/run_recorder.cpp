@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "apps/train/agreement.hpp"
@@ -185,6 +186,7 @@ void RunRecorder::end_window(bool is_recorded) {
   const StepCount& steps = data_.steps();
   const double wait_s = total_metrics().wait_s;
   const Progress& progress = runner_.model().engine().progress();
+  gathered_step_ = steps.run();
   const auto rows = gather<WindowFigures>(
       setup_.communicator, {.loss = window.loss,
                             .num_losses = static_cast<double>(window.num_losses),
@@ -195,6 +197,8 @@ void RunRecorder::end_window(bool is_recorded) {
                             .steps = static_cast<double>(window.steps),
                             .all_steps = static_cast<double>(steps.own()),
                             .num_skipped = static_cast<double>(progress.num_skipped)});
+  gathered_step_.reset();
+  unwritten_.clear();
   last_wait_s_ = wait_s;
   // Zero: all ranks have recorded these steps with a rank 0 that is lost.
   const bool has_steps = sum_of(rows, &WindowFigures::steps) > 0.0;
@@ -204,7 +208,8 @@ void RunRecorder::end_window(bool is_recorded) {
     evaluator_.divergence().begin(sum_of(rows, &WindowFigures::first_loss) / setup_.world.size);
     evaluator_.divergence().note_loss(steps.run(), loss);
   }
-  if (folder_ == nullptr || !is_recorded) {
+  const bool is_kept = folder_ != nullptr || setup_.communicator.is_elastic();
+  if (!is_recorded || !is_kept) {
     window = {};
     return;
   }
@@ -238,6 +243,9 @@ void RunRecorder::end_window(bool is_recorded) {
   record["rank_samples_per_s"] = ratios(rows, &WindowFigures::samples, &WindowFigures::seconds);
   record["rank_wait_ms"] = ms_per_step(rows, &WindowFigures::wait_s, &WindowFigures::steps);
   if (!steps.in_step()) record["rank_steps"] = column(rows, &WindowFigures::all_steps);
+  window = {};
+  if (setup_.communicator.is_elastic()) unwritten_ = {record};
+  if (folder_ == nullptr) return;
   folder_->begin();
   write_record(record);
   if (setup_.observer) {
@@ -245,16 +253,39 @@ void RunRecorder::end_window(bool is_recorded) {
   } else {
     progress_.show(state);
   }
-  window = {};
 }
 
 void RunRecorder::write_evaluation(const Evaluation& evaluation) {
   evaluator_.note_record();
-  if (folder_ == nullptr) return;
   Json record = {{"kind", "eval"}, {"step", data_.steps().run()}};
   record.update(to_json(evaluation));
   record["elapsed_s"] = elapsed_s();
+  if (setup_.communicator.is_elastic()) {
+    unwritten_.push_back(record);
+    if (folder_ != nullptr && folder_->has_record("eval", data_.steps().run())) return;
+  }
+  if (folder_ == nullptr) return;
   write_or_warn([&] { folder_->write_metrics(record); });
+}
+
+void RunRecorder::write_unwritten() {
+  std::map<std::pair<std::int64_t, bool>, Json> records;
+  std::int64_t last_step = -1;
+  for (const std::string& text : setup_.communicator.all_gather(Json(unwritten_).dump())) {
+    for (Json& record : Json::parse(text)) {
+      const std::int64_t step = record["step"];
+      const bool is_evaluation = record["kind"] == "eval";
+      if (!is_evaluation) last_step = std::max(last_step, step);
+      records.try_emplace({step, is_evaluation}, std::move(record));
+    }
+  }
+  // Others have gathered this rank's figures, though this rank does not know theirs.
+  if (gathered_step_.value_or(last_step + 1) <= last_step) runner_.window() = {};
+  gathered_step_.reset();
+  if (folder_ == nullptr) return;
+  for (const auto& [key, record] : records) {
+    if (!folder_->has_record(record["kind"].get<std::string>(), key.first)) write_record(record);
+  }
 }
 
 void RunRecorder::write_record(const Json& record) {

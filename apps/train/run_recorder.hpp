@@ -71,6 +71,12 @@ class RunRecorder {
   /// one, and starts a new window.
   void end_window(bool is_recorded);
   void write_evaluation(const Evaluation& evaluation);
+  /// Collective, after ranks were lost or have joined. Rank 0 writes the records whose figures some
+  /// rank has gathered, and that a rank 0 has not written. Three ranks, log.every: 1:
+  ///   1. All gather the figures of step 5, and the gathers of ranks 1 and 2 end.
+  ///   2. Rank 0 dies before it has written the record.
+  ///   3. Rank 1 becomes rank 0, finds no record of step 5 in the folder, and writes its own copy.
+  void write_unwritten();
   /// Writes the record, and the status of a run that goes on.
   void write_record(const Json& record);
   /// Writes the status of a run that goes on.
@@ -116,6 +122,11 @@ class RunRecorder {
   /// Steps left out because of a gradient that was not finite, as of the last record. Of all ranks,
   /// if each leaves out steps of its own.
   std::int64_t num_skipped_ = 0;
+  /// Where ranks may be lost, on every rank: the records of the last figures that this rank has
+  /// gathered. The next gather ends only when rank 0 has written them.
+  std::vector<Json> unwritten_;
+  /// The step whose figures this rank is gathering, or was when the gather failed.
+  std::optional<std::int64_t> gathered_step_;
   /// The last write of write_or_warn() has failed.
   bool is_broken_ = false;
   bool has_noted_sharing_ = false;

@@ -119,6 +119,7 @@ void SurvivalControl::enter(const Membership& membership) {
     timeline->follow_world(membership.step - std::max<std::int64_t>(restored, 0));
   }
   take_over_folder();
+  parts_.recorder.write_unwritten();
   parts_.checkpoints.open(membership_.members);
   setup_.joins = false;
 }

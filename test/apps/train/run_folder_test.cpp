@@ -148,6 +148,16 @@ TEST(RunFolder, TakesRecordsOfAWriterThatWasTakenForDead) {
             "{\"step\":1}\n{\"step\":2,\"members\":3}\n{\"step\":2,\"members\":4}\n{\"step\":3}\n");
 }
 
+TEST(RunFolder, KnowsItsLastRecords) {
+  const Folder folder;
+  RunFolder out(folder.file("out"), {}, IfFinished::kRefuse);
+  EXPECT_FALSE(out.has_record("step", 2));
+  out.write_metrics({{"kind", "step"}, {"step", 2}});
+  EXPECT_TRUE(out.has_record("step", 2));
+  EXPECT_FALSE(out.has_record("eval", 2));
+  EXPECT_FALSE(out.has_record("step", 3));
+}
+
 TEST(RunFolder, CorrectsTheStatusOfARunThatDied) {
   const Folder folder;
   const std::string path = folder.file("out");

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,6 +52,8 @@ struct LossyRun {
   std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
   Ledger ledger;
   std::shared_ptr<FaultInjector> injector = {};
+  /// Rank 0 calls this function when it has written a record of steps.
+  std::function<void(const ProgressState&)> at_record = [](const ProgressState&) {};
 
   /// Launches one rank, and returns its exit code.
   int launch_rank(int rank, int size, const std::function<void(MortalSamples&)>& prepare) {
@@ -113,7 +117,7 @@ struct LossyRun {
                                .logger = {},
                                .data = std::make_shared<const Dataset>(
                                    Dataset{.train = samples, .validation = whole.validation}),
-                               .observer = [](const ProgressState&) {},
+                               .observer = at_record,
                                .joins = joins});
     std::unique_ptr<RunFolder> out;
     if (world.rank == 0 && !joins) {
@@ -188,6 +192,45 @@ INSTANTIATE_TEST_SUITE_P(Survival, AnyVictim,
 INSTANTIATE_TEST_SUITE_P(WideSurvival, AnyVictim,
                          testing::Combine(kWays, testing::Values(0, 1, 3),
                                           testing::Values(0, 1, 3, 6)));
+
+/// All ranks have the figures of a record when rank 0 writes it.
+TEST(Survival, WritesTheRecordThatRankZeroHasDiedBefore) {
+  for (const std::string left : {"", "{\"kind\":\"st"}) {
+    SCOPED_TRACE(left);
+    LossyRun run(yaml_of(7));
+    run.at_record = [&](const ProgressState& state) {
+      if (state.step != 4) return;
+      std::string text = read_file(run.folder.file("out/metrics.jsonl"));
+      text.resize(text.rfind('\n', text.size() - 2) + 1);
+      std::ofstream(run.folder.file("out/metrics.jsonl")) << text << left;
+      throw DataError("this rank dies");
+    };
+    const std::vector<int> codes = run.launch_all("tcp", 4, [](int, MortalSamples&) {});
+    EXPECT_EQ(codes, (std::vector<int>{static_cast<int>(ExitCode::kData), 0, 0, 0}));
+    const std::vector<std::int64_t> steps = run.steps_of("step");
+    EXPECT_EQ(std::ranges::count(steps, 4), 1);
+    EXPECT_TRUE(std::ranges::is_sorted(steps));
+    EXPECT_EQ(steps.back(), 7);
+    for (const auto& record : run.records("step")) {
+      EXPECT_EQ(record["rank_loss"].size(), record["step"] <= 4 ? 4U : 3U);
+    }
+  }
+}
+
+TEST(Survival, RecordsEveryEvaluationOnceWhereverTheWriterDiesAfterAGather) {
+  for (std::int64_t skip = 8; skip < 24; ++skip) {
+    SCOPED_TRACE(skip);
+    LossyRun run(yaml_of(6, "tcp", "gossip", ", shared_memory: false"));
+    run.injector =
+        std::make_shared<FaultInjector>(std::vector<Fault>{{.kind = Fault::Kind::kFail,
+                                                            .moment = Fault::Moment::kAfter,
+                                                            .member = 0,
+                                                            .what = "gather",
+                                                            .skip = skip}});
+    run.launch_all("tcp", 4, [](int /*rank*/, MortalSamples&) {});
+    EXPECT_EQ(run.steps_of("eval"), (std::vector<std::int64_t>{3, 6}));
+  }
+}
 
 /// An exchange of rank 1 fails in the third step, and nobody is lost.
 TEST(Survival, GoesOnWithAllWhenAnExchangeFails) {

@@ -23,9 +23,9 @@ class PackedFile {
   /// Throws DataError unless `path` is a file that can be read.
   explicit PackedFile(const std::filesystem::path& path);
 
-  /// Fills `out` from the front and returns the number of bytes written. The number is smaller than
-  /// the size of `out` only at the end of the data. Throws DataError when packed data is truncated
-  /// or corrupt.
+  /// Fills `out` from the front and returns the number of bytes written. This number is smaller
+  /// than the size of `out` only at the end of the data. Throws DataError when packed data is
+  /// truncated or corrupt.
   std::int64_t read(std::span<std::uint8_t> out);
 
   /// Bytes read so far, counted after unpacking.

@@ -1,7 +1,7 @@
 #pragma once
-// The bandwidth that memory has for a pass over several arrays: as many arrays as an optimizer's
-// pass reads, changes and writes, and next to no arithmetic. A pass over fewer arrays, or one that
-// writes a larger share, has another bandwidth on most processors.
+// Measures how fast memory is for a pass with next to no arithmetic. The pass goes over as many
+// arrays as an optimizer's pass reads, changes and writes, because the bandwidth of most processors
+// depends on these numbers.
 //
 // Not thread safe.
 
@@ -22,17 +22,17 @@ class Yardstick {
   /// caches do not keep them. `pool` must outlive this object.
   Yardstick(std::int64_t numel, int num_sets, WorkerPool& pool, SimdPath simd);
 
-  /// Seconds that a pass takes for one element with these bytes: the median of one pass over each
-  /// set. Sizes that are no multiple of 4 bytes are measured with the next larger number of arrays,
-  /// and scaled.
+  /// Seconds that a pass takes for one element that moves the bytes of `traffic`: the median of one
+  /// pass over each set. Bytes that are no multiple of 4 are measured with the next larger number
+  /// of arrays, and the time is scaled.
   double seconds_per_element(const PassTraffic& traffic);
-  /// For tests: the arrays that passes have only written, of one set.
+  /// For tests: the arrays of one set that passes have only written.
   [[nodiscard]] const std::vector<Buffer>& written(std::size_t set) const {
     return sets_[set].written;
   }
 
  private:
-  /// One set.
+  /// The arrays of one set, by what a pass does to them.
   struct Arrays {
     std::vector<Buffer> read;
     std::vector<Buffer> changed;
@@ -47,7 +47,8 @@ class Yardstick {
   WorkerPool& pool_;
   SimdPath simd_;
   std::vector<Arrays> sets_;
-  /// What is changed is multiplied by this. The compiler must not know that it is 1.
+  /// A pass multiplies the arrays that it changes by this factor. The compiler must not know that
+  /// the factor is 1.
   volatile float factor_ = 1.0F;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
-// What TCP has counted on the connections of this process. For measurements: the counters say how
-// many connections carry messages, and how many segments were lost on the way.
+// Reads the counters that the kernel keeps for the TCP connections of this process. Measurements
+// learn from them how many connections carry messages, and how many segments were lost on the way.
 //
-// Thread safe. A kernel without these counters gives none (tcp_figures.hpp).
+// Thread safe. Where the kernel has no such counters (tcp_figures.hpp), a snapshot is empty.
 
 #include <cstdint>
 #include <map>
@@ -10,11 +10,11 @@
 namespace gossamer::apps {
 
 struct TcpCounters {
-  /// Bytes of payload that were sent, those that were sent again included.
+  /// Bytes of payload that were sent, retransmissions included.
   std::int64_t bytes = 0;
-  /// Segments with payload that were sent, those that were sent again included.
+  /// Segments with payload that were sent, retransmissions included.
   std::int64_t num_segments = 0;
-  /// Segments that were sent again.
+  /// Segments that were retransmitted.
   std::int64_t num_resent = 0;
 };
 
@@ -22,13 +22,14 @@ struct TcpCounters {
 using TcpSnapshot = std::map<int, TcpCounters>;
 TcpSnapshot tcp_snapshot();
 
-/// What all connections together have sent in a while.
+/// What all connections together sent between two snapshots.
 struct TcpTraffic {
   TcpCounters sum = {};
-  /// The connections that have carried messages, and not only words about them.
+  /// The number of connections that carried more than 1/256 of all bytes. The other connections
+  /// carry only control words.
   int num_streams = 0;
 
-  /// Adds what was sent. Of the streams, takes the larger number.
+  /// Adds the counters of `more`. Keeps the larger of the two numbers of streams.
   TcpTraffic& operator+=(const TcpTraffic& more);
 };
 TcpTraffic traffic_between(const TcpSnapshot& before, const TcpSnapshot& after);

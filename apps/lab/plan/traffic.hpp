@@ -6,13 +6,16 @@
 // Every node has one link out to the other nodes and one in from them. A transfer between nodes
 // does not use the ranks' own links. Where the cluster has regions, every node has one more link
 // out to every other region and one in from it. A transfer between regions uses the nodes' links
-// too, and takes its latency from the path between the regions.
-// Where receivers say that they are ready (Links::receivers_say_ready()), a transfer between nodes
-// begins with one more latency. A ring has it once: its members expect later pieces in time.
+// too, and takes its latency from the path between the regions. Where receivers say that they are
+// ready (Links::receivers_say_ready()), a transfer between nodes begins with one more latency. A
+// ring pays this latency once, because its members expect the later pieces in time.
+//
+// The kinds of transfers:
 // - Pair: both directions at once, the whole bucket in each.
 // - Group of n > 2: a ring in the order of ranks. Each member sends 2 (n-1) / n of the bucket to
 //   the next member, in 2 (n-1) steps that follow each other; each step adds one latency (Patarasuk
-//   and Yuan, 2009). Of the members on one node, only the last one's hop leaves the node.
+//   and Yuan, 2009). Where several members are on one node, only the last of them sends to another
+//   node.
 // - Message to a neighbour: the whole bucket in one direction.
 // - Two levels: a group in each node, then the round's exchange between the nodes' first ranks,
 //   then the result from the first rank to the others of its node.
@@ -36,36 +39,38 @@ struct Flow {
 struct Transfer {
   /// The ranks that must have started their exchange before the transfer begins.
   std::vector<int> members = {};
-  /// The number of transfers of this round that must be over before this one begins.
+  /// The number of transfers of this round that must be over before this transfer begins.
   int num_before = 0;
-  /// The transfers that wait for this one.
+  /// The indices of the transfers that wait for this transfer.
   std::vector<int> next = {};
-  /// The ranks whose exchange is not over before this transfer is.
+  /// The ranks whose exchange ends only after this transfer.
   std::vector<int> waiters = {};
   std::vector<Flow> flows = {};
   double latency_s = 0.0;
-  /// Seconds until the receivers have said that they are ready.
+  /// Seconds until the sender knows that the receivers are ready.
   double ready_s = 0.0;
   /// True: the links are busy during the latency too, because the steps of a ring wait for each
   /// other and nothing else of the communicator runs meanwhile.
   bool holds_links = false;
-  /// True: messages between two ranks, or between the first ranks of two nodes. A codec may encode
-  /// these.
+  /// True: the transfer is a message between two ranks, or between the first ranks of two nodes. A
+  /// codec may encode it.
   bool is_message = false;
 };
 
 /// The transfers of one round.
 struct Traffic {
   std::vector<Transfer> transfers = {};
-  /// For each rank, the transfers that it is a member of.
+  /// For each rank, the indices of the transfers that the rank is a member of.
   std::vector<std::vector<int>> starts = {};
-  /// For each rank, the number of transfers that its exchange waits for.
+  /// For each rank, the number of transfers that the rank's exchange waits for.
   std::vector<int> num_waits = {};
-  /// The number of steps after which the ranks wait; 0: in the step that starts it.
+  /// The number of steps after which the ranks wait for the exchange; 0: they wait in the step that
+  /// starts it.
   std::int64_t late = 1;
 };
 
-/// The links of a world.
+/// The links of a world, numbered from 0: the links out of and into ranks, then nodes, then
+/// regions.
 class LinkTable {
  public:
   /// Throws ConfigError when `links` lacks a speed that this world needs.
@@ -76,10 +81,11 @@ class LinkTable {
   [[nodiscard]] bool same_node(int a, int b) const;
   [[nodiscard]] int out_of_rank(int rank) const { return rank; }
   [[nodiscard]] int into_rank(int rank) const { return world_.size + rank; }
-  /// The outgoing link of the node that a rank is on.
+  /// The link out of the node on which `rank` is.
   [[nodiscard]] int out_of_node(int rank) const;
   [[nodiscard]] int into_node(int rank) const { return out_of_node(rank) + num_nodes_; }
-  /// True: two ranks are in different regions. The links of the path between these are then:
+  /// True: two ranks are in different regions. The two functions below then give the links of the
+  /// path between the regions.
   [[nodiscard]] bool crosses(int from, int to) const;
   [[nodiscard]] int out_of_region(int from, int to) const;
   [[nodiscard]] int into_region(int from, int to) const;
@@ -87,14 +93,16 @@ class LinkTable {
   [[nodiscard]] bool leaves_rank(int link) const;
   /// True for the links that out_of_region() returns.
   [[nodiscard]] bool leaves_region(int link) const;
-  /// Ranks that pay for what a link carries: one, or a node's.
+  /// The number of ranks that pay for what a link carries: one rank, or all ranks of a node.
   [[nodiscard]] int num_payers(int link) const { return is_within(link) ? 1 : world_.node_size; }
-  /// The link whose payers a rank is one of, for each of its two kinds of links: its own, its
-  /// node's. Incoming bytes are booked there too.
+  /// The account on which the bytes of `link` are booked. It is the outgoing link of the rank, or
+  /// of the node, to which `link` belongs. Incoming bytes and bytes between regions are booked
+  /// there too.
   [[nodiscard]] int account(int link) const;
   /// Seconds of latency of one message.
   [[nodiscard]] double latency_s(int from, int to) const;
-  /// Seconds until a receiver's word that it is ready has come from `to` to `from`.
+  /// Seconds until the sender `from` knows that the receiver `to` is ready; 0 where receivers do
+  /// not say so.
   [[nodiscard]] double ready_s(int from, int to) const;
   [[nodiscard]] const World& world() const { return world_; }
 

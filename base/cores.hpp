@@ -23,7 +23,7 @@ struct UsableCores {
   [[nodiscard]] int count() const;
 };
 
-/// What this process may use now. `root` stands before the paths of /proc and /sys, for tests.
+/// The cores that this process may use now. Tests put `root` before the paths of /proc and /sys.
 UsableCores usable_cores(const std::string& root = "");
 
 }  // namespace gossamer

@@ -83,7 +83,7 @@ class CudaStream : public Stream {
   std::deque<std::pair<EventPtr, std::shared_ptr<void>>> kept_;  // guarded by mutex_
 };
 
-// In a build without CUDA, base/no_cuda.cpp has these three.
+// In a build without CUDA, base/no_cuda.cpp defines the three functions below.
 
 /// Throws ConfigError where there is no such GPU or the build has no CUDA, and DeviceError when
 /// CUDA refuses the stream.

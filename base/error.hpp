@@ -35,7 +35,7 @@ enum class ExitCode : int {
 class ConfigError : public std::runtime_error {
  public:
   ConfigError(std::string_view where, std::string_view key, std::string_view what);
-  /// For a value that code has set: there is no file and no key to name.
+  /// An error in a value that code has set, so there is no file and no key to name.
   explicit ConfigError(const std::string& what) : std::runtime_error(what) {}
 };
 
@@ -89,7 +89,7 @@ class CommError : public std::runtime_error {
   };
   CommError(Context context, std::string_view what);
   [[nodiscard]] const Context& context() const { return context_; }
-  /// What went wrong, without the context.
+  /// The reason of the error, without the context.
   [[nodiscard]] const std::string& reason() const { return reason_; }
 
  private:

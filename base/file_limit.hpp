@@ -15,8 +15,9 @@ std::int64_t raise_file_limit();
 /// The number of files and connections that are open now; 0 where the system does not tell.
 std::int64_t num_open_files();
 
-/// What to do about an error number, in brackets behind a blank: for EMFILE this process's limit
-/// and how to raise it, for ENFILE the system's. Empty for others.
+/// Advice for an error number, in brackets behind a blank. For EMFILE it names this process's limit
+/// on open files and says how to raise it; for ENFILE it names the system's limit. Empty for other
+/// numbers.
 std::string file_limit_hint(int error);
 
 }  // namespace gossamer

@@ -9,7 +9,8 @@
 
 namespace gossamer {
 
-/// What takes a lock, with the interface of flock(). Tests put another function in its place.
+/// A function that takes a lock, with the interface of flock(). Tests put another function in its
+/// place.
 using LockFunction = std::function<int(int file, int operation)>;
 
 /// flock() of the system.

@@ -1,8 +1,9 @@
 #pragma once
-// What a child of fork() must not keep, and must not use: Python's data loaders fork the process
-// that trains. Memory is the child's own, and threads stay in the parent. But the child has a copy
-// of every descriptor, and a connection ends only when the last copy is closed. Without a word to
-// the child, peers would not notice the parent's death while the child lives.
+// Keeps children of fork() from using or holding open the parent's connections. Python's data
+// loaders fork the process that trains. A child has memory of its own, and threads stay in the
+// parent. But the child has a copy of every descriptor, and a connection ends only when the last
+// copy is closed. If the child kept its copies, peers would not notice the parent's death while the
+// child lives.
 //
 // The descriptors of a process are one table of the system, and pthread_atfork() passes no context
 // on. Therefore this file has state of the process, which no other file of the library has. A

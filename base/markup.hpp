@@ -1,5 +1,5 @@
 #pragma once
-// What pictures and pages share: SVG and HTML that the program writes as text.
+// Helpers for pictures and pages: SVG and HTML that the program writes as text.
 //
 // Thread safety: functions without state.
 
@@ -10,7 +10,7 @@
 namespace gossamer {
 
 /// Colours of series and rounds, as `#rrggbb`: Paul Tol's "bright" scheme, distinguishable with any
-/// kind of colour vision. The last one is grey.
+/// kind of colour vision. The last colour is grey.
 inline constexpr std::array<std::string_view, 7> kSeriesColors = {
     "#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee", "#777777"};
 

@@ -55,9 +55,10 @@ struct PathRule {
   std::optional<std::string_view> fallback = std::nullopt;
 };
 
-/// One of some words, in either spelling (`-` or `_`). A key without a fallback must be given.
+/// A rule for a value that is one of several words, in either spelling (`-` or `_`). A key without
+/// a fallback must be given.
 struct ChoiceRule {
-  /// Empty ones at the end do not count.
+  /// The words that are allowed. Empty words at the end do not count.
   std::array<std::string_view, 8> words = {};
   std::optional<std::string_view> fallback = std::nullopt;
   /// The words, where they are the names of a table; null: `words` are.
@@ -85,7 +86,7 @@ struct NamedRule {
   std::optional<std::string_view> fallback = std::nullopt;
 };
 
-/// For keys whose absence has a meaning of its own.
+/// A rule for a key whose absence has a meaning of its own.
 template <class Rule>
 struct NullOr {
   Rule rule = {};

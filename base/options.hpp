@@ -53,13 +53,13 @@ class Options {
   std::string read(const TextOption& option) const;
   /// The path with the home folder in place of `~`; the recorded value keeps the `~`.
   std::string read(const PathOption& option) const;
-  /// In the option's spelling.
+  /// Returns the word in the option's spelling.
   std::string read(const ChoiceOption& option) const { return read(option, option.rule.fallback); }
   /// `fallback` takes the place of the option's own.
   std::string read(const ChoiceOption& option, std::optional<std::string_view> fallback) const {
     return read(option, fallback, option.rule.all());
   }
-  /// So do `words`.
+  /// `fallback` and `words` take the place of the option's own.
   std::string read(const ChoiceOption& option, std::optional<std::string_view> fallback,
                    const std::vector<std::string>& words) const;
   std::pair<double, double> read(const NumberPairOption& option) const;
@@ -120,7 +120,7 @@ class Options {
                                           std::string_view allowed) const;
   [[nodiscard]] const YamlNode& need_pair(std::string_view key, const YamlNode& node,
                                           std::string_view allowed) const;
-  /// The number in a node. Messages say what is `allowed`.
+  /// Reads the number in a node. Errors say that `allowed` is allowed.
   [[nodiscard]] double number_in(std::string_view key, const YamlNode& node, const NumberRule& rule,
                                  const std::string& allowed) const;
   [[nodiscard]] std::int64_t number_in(std::string_view key, const YamlNode& node,

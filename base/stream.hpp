@@ -39,7 +39,7 @@ class Event {
   virtual void wait() const = 0;
 };
 
-/// Null means that there is nothing to wait for.
+/// A shared event. Null means that there is nothing to wait for.
 using EventPtr = std::shared_ptr<const Event>;
 
 class Stream {

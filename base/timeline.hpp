@@ -34,7 +34,7 @@ using NanosecondClock = std::function<std::int64_t()>;
 std::int64_t steady_ns();
 
 struct TimelineSpan {
-  /// Which part of a rank was at work.
+  /// The part of a rank that did the work: its computation, or its messages.
   enum class Row : std::uint8_t { kCompute, kWire };
   static constexpr std::size_t kMostPeers = 8;
 

@@ -46,7 +46,7 @@ class WorkerPool {
              const std::function<void(const PartRange&)>& work);
 
  private:
-  /// What the threads share.
+  /// The state that the threads share.
   struct Shared {
     std::mutex mutex;
     std::condition_variable begin;

@@ -11,7 +11,7 @@
 
 namespace gossamer {
 
-/// One node. `items` are those of a sequence, `entries` those of a mapping in the order of the
+/// One node of a YAML tree. A sequence has `items`, and a mapping has `entries` in the order of the
 /// file.
 struct YamlNode {
   enum class Kind { kNull, kScalar, kSequence, kMapping };

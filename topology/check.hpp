@@ -1,6 +1,6 @@
 #pragma once
-// What must hold of a topology before a run starts, so that no run fails in a later round because
-// of its topology.
+// Checks a topology before a run starts, so that no run fails in a later round because of its
+// topology.
 
 #include <cstdint>
 #include <optional>

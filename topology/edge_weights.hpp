@@ -9,7 +9,7 @@
 // ranks stays, whatever the weights are. Therefore the function must give the same weight on all
 // ranks: it may look at the edge and the round, and not at the rank that asks.
 //
-// Thread safety: that of the function.
+// Thread safety: such a topology is as thread safe as the function of weights.
 
 #include <cstdint>
 #include <functional>
@@ -40,15 +40,15 @@ EdgeWeight adaptive_factor(double a);
 /// begun keeps its weights. Not thread safe.
 class ChangingFactor {
  public:
-  /// From round 0 on. Throws ConfigError as adaptive_factor(a).
+  /// The factor is `a` from round 0 on. Throws ConfigError as adaptive_factor(a) does.
   explicit ChangingFactor(double a) { change(a, 0); }
-  /// From the k-th round on. Throws ConfigError as adaptive_factor(a).
+  /// Sets the factor to `a` from the k-th round on. Throws ConfigError as adaptive_factor(a) does.
   void change(double a, std::int64_t k);
   /// The factor of the k-th round, k >= 0.
   [[nodiscard]] double at(std::int64_t k) const;
 
  private:
-  /// By the first round that has it.
+  /// Each factor, by the first round that has it.
   std::map<std::int64_t, double> factors_;
 };
 

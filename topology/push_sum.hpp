@@ -1,13 +1,13 @@
 #pragma once
 // Push-sum: right averages although the rows of a mixing matrix do not sum to one.
 //
-// In a directed graph a rank can make sure that the parts it gives away and keeps sum to one. It
-// cannot make sure of the parts that it hears. x <- A x then keeps the sum over all ranks, but it
-// pulls ranks that hear much above the mean and the others below. Push-sum gives every rank a
-// weight s, which is 1 at first. It mixes the weights in the same way, s <- A s. Then z = x / s
-// converges to the mean on every rank. Sources: Kempe, Dobra and Gehrke, "Gossip-based computation
-// of aggregate information", FOCS 2003; Assran et al., "Stochastic gradient push for distributed
-// deep learning", ICML 2019.
+// In a directed graph a rank can choose the weights of the values that it sends and keeps so that
+// they sum to one. It cannot choose the weights of the values that it receives. Mixing x <- A x
+// then keeps the sum over all ranks, but ranks that receive large weights end above the mean, and
+// the other ranks below. Push-sum gives every rank a weight s, which is 1 at first, and mixes the
+// weights in the same way, s <- A s. Then z = x / s converges to the mean on every rank. Sources:
+// Kempe, Dobra and Gehrke, "Gossip-based computation of aggregate information", FOCS 2003; Assran
+// et al., "Stochastic gradient push for distributed deep learning", ICML 2019.
 //
 // gossamer's ranks hold z, the model that computes, and not x. A and s are known to all ranks, so
 //
@@ -41,7 +41,7 @@ class PushSum {
   void follow(const Round& round);
 
  private:
-  /// What a round does to the weights; a round of two levels, to the weights of nodes.
+  /// The effect of one round on the weights; of a round of two levels, on the weights of nodes.
   struct Step {
     std::vector<double> before;
     std::vector<double> after;

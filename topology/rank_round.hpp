@@ -20,7 +20,8 @@ struct RankRound {
     kPair,
     /// The inbox takes the sum over `group`, this rank included.
     kGroup,
-    /// One message to each of `send_to`, one inbox for each of `receive_from`.
+    /// The rank sends one message to each rank of `send_to`, and has one inbox for each rank of
+    /// `receive_from`.
     kNeighbors,
   };
 
@@ -49,7 +50,8 @@ double exchange_bytes(std::int64_t bytes, std::size_t num_ranks);
 /// The bytes of a block.
 struct BlockBytes {
   std::int64_t plain = 0;
-  /// In messages to peers and neighbours; less than `plain` under a codec. Sums are always plain.
+  /// Bytes of a block in messages to peers and neighbours; fewer than `plain` under a codec. Sums
+  /// are always plain.
   std::int64_t encoded = 0;
 
   // NOLINTNEXTLINE(google-explicit-constructor): without a codec there is one number
@@ -75,7 +77,8 @@ struct RoundTraffic {
   double max_bytes = 0.0;
 };
 
-/// For blocks of `bytes`. Takes time proportional to the ranks and arcs of the round.
+/// The traffic of a round that exchanges blocks of `bytes` bytes. Takes time proportional to the
+/// ranks and arcs of the round.
 RoundTraffic round_traffic(const Round& round, int world_size, std::int64_t bytes);
 
 }  // namespace gossamer

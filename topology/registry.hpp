@@ -21,14 +21,15 @@ struct TopologyEntry {
   std::string_view summary;
   /// The keys that the topology reads beside `name`.
   std::span<const OptionEntry> options;
-  /// One of them must be given.
+  /// True: the configuration must give at least one option.
   bool needs_options = false;
   /// The world sizes that work, in words, as `powers of two`.
   std::string_view sizes;
   /// Whether the topology exists for `world`.
   bool (*fits)(const World& world);
   std::unique_ptr<Topology> (*make)(const World& world, const Options& options) = nullptr;
-  /// In place of `make`, for a topology that has another one inside; `own` are a user's rows.
+  /// Takes the place of `make` for a topology with another topology inside; `own` are a user's
+  /// rows.
   std::unique_ptr<Topology> (*make_around)(const World& world, const Options& options,
                                            std::span<const TopologyEntry> own) = nullptr;
 
@@ -53,7 +54,7 @@ struct WrapperEntry {
 
 std::span<const TopologyEntry> topology_table();
 std::span<const WrapperEntry> wrapper_table();
-// In all functions, `own` are a user's rows, whose names count beside those of the table.
+// In the functions below, `own` are a user's rows, whose names stand behind the names of the table.
 
 std::vector<std::string> topology_names(std::span<const TopologyEntry> own = {});
 

@@ -5,7 +5,8 @@
 //
 // For up to 128 ranks (for norms: up to 64) the functions form dense matrices. Beyond that they
 // multiply sparse rounds with vectors, in memory proportional to the ranks of one period's rounds.
-// Where even that is too much (a ring of 100,001 ranks has 100,001 rounds), they return nothing.
+// Where even this memory is too much (a ring of 100,001 ranks has 100,001 rounds), the functions
+// return nothing.
 
 #include <cstdint>
 #include <optional>
@@ -22,9 +23,9 @@ std::optional<double> spectral_gap(const Topology& topology, int world_size);
 std::optional<std::int64_t> exact_after(const Topology& topology, int world_size,
                                         std::int64_t max_rounds = 256);
 
-/// A number of rounds. An estimated number follows 2^20 / n rounds and continues their decay at the
-/// rate of the spectrum; with more than 16,384 ranks it is the number of rounds after which the
-/// mean is exact.
+/// A number of rounds. An estimate computes 2^20 / n rounds and continues their decay at the rate
+/// of the spectrum. With more than 16,384 ranks the estimate is the number of rounds after which
+/// the mean is exact.
 struct RoundCount {
   std::int64_t rounds = 0;
   bool estimated = false;

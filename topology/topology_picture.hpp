@@ -5,7 +5,7 @@
 // is a shape, and an arc is an arrow from the sender to the receiver. Ranks that the round leaves
 // alone are hollow. The elements have the classes `round`, `rank`, `edge` and `arc`.
 //
-// There is no state: any thread may call.
+// Thread safe: there is no state.
 
 #include <cstdint>
 #include <optional>
@@ -15,8 +15,9 @@
 
 namespace gossamer {
 
-/// Draws round `round`, or, where it is null, all rounds of a period, 16 at most. Throws
-/// ConfigError for more than 512 ranks, of which a reader could see nothing.
+/// Draws round `round`. Where `round` is null, draws all rounds of a period, at most the first 16.
+/// Throws ConfigError for more than 512 ranks, because a reader could tell nothing from such a
+/// picture.
 std::string topology_picture(const Topology& topology, int world_size,
                              std::optional<std::int64_t> round = {});
 

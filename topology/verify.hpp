@@ -27,9 +27,10 @@ struct Violation {
 /// - partition: every rank stands in exactly one edge, or in arcs;
 /// - weight: weights are numbers from 0 to 1; a rank alone has the weight 1;
 /// - arcs: no two arcs have the same ends;
-/// - columns: what a rank gives away and what it keeps sum to 1;
+/// - columns: the weights of the values that a rank sends and keeps sum to 1;
 /// - pairs (undirected): if a rank hears from another rank, that rank hears from it;
-/// - rows: the weights of what a rank hears and keeps sum to 1 (directed: to more than 0).
+/// - rows: the weights of the values that a rank receives and keeps sum to 1 (directed: to more
+///   than 0).
 /// Sums may differ from 1 by 1e-9.
 std::optional<Violation> find_violation(const Round& round, int world_size, bool directed);
 

@@ -3,9 +3,10 @@
 // tensors of Python and lie in the engine's blocks from the first step on. Python makes tensors of
 // them again, which share the block's memory (DLPack).
 //
-// Protocol: as that of Pipeline. Python calls arrived() or gradient_ready() from its hooks and
-// finish_step() at the end of a backward pass. When generation() has changed, the parameters lie
-// somewhere else: Python fetches them with parameter().
+// Protocol: calls follow the order of Pipeline's protocol. Python calls arrived() or
+// gradient_ready() from its hooks and finish_step() at the end of a backward pass. When
+// generation() has changed, the parameters lie somewhere else: Python fetches them with
+// parameter().
 //
 // Thread safety: one thread at a time uses an engine. Calls that may wait hold no lock of Python's.
 // A rule of Python's runs on the thread that calls the engine.
@@ -68,7 +69,7 @@ class Engine : private ParameterHost {
          nanobind::object rule);
   ~Engine() override;
 
-  /// On a GPU: work of the next calls goes to this cudaStream_t, PyTorch's current one.
+  /// On a GPU: sends the work of the next calls to this cudaStream_t, PyTorch's current stream.
   void follow(std::uintptr_t stream);
   void arrived(std::int64_t parameter) { model().arrived(parameter); }
   /// Returns the number of buckets that have been updated in this step.
@@ -81,7 +82,8 @@ class Engine : private ParameterHost {
   /// The indices of each bucket's parameters.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> buckets() const;
   [[nodiscard]] View parameter(std::int64_t index) const;
-  /// What a rule updates: the float32 master copy of a bfloat16 parameter, else the parameter.
+  /// The block that a rule updates: the float32 master copy of a bfloat16 parameter, else the
+  /// parameter.
   [[nodiscard]] View master(std::int64_t index) const;
 
   void tell_lr(double lr) { schedule_->tell(lr); }
@@ -89,8 +91,8 @@ class Engine : private ParameterHost {
   /// was.
   void tell(const std::vector<std::int64_t>& parameters, double lr, double weight_decay,
             const std::string& optimizer);
-  /// With the option keeps_nonfinite: says which gradient was the first that was not finite since
-  /// the last call; empty: none.
+  /// With the option keeps_nonfinite: names the first gradient since the last call that was not
+  /// finite; empty: all were finite.
   [[nodiscard]] std::string take_nonfinite();
   void set_gradient_scale(double scale) { model().set_gradient_scale(scale); }
   /// Between two steps: clips by the norm of all gradients from the next step on. Throws
@@ -115,16 +117,16 @@ class Engine : private ParameterHost {
   void switch_to(const std::string& options);
   void replan(std::int64_t bucket_bytes) { model().replan(bucket_bytes); }
 
-  // In engine_state.cpp.
+  // The functions below are defined in engine_state.cpp.
 
   /// The updates of every parameter so far. On a GPU, the last step counts here even if it is left
   /// out; metrics() waits until that is known.
   [[nodiscard]] std::vector<std::int64_t> updates() const;
   /// Goes on as if each parameter had been updated so many times.
   void set_updates(const std::vector<std::int64_t>& updates);
-  /// A state of the engine's optimizer for a parameter, which shares the engine's memory until
-  /// generation() changes. `name`: that of the engine's rule, such as m. Throws ConfigError where
-  /// ranks share the optimizer's states (node_gossip with `shard: optimizer`).
+  /// A state of the engine's optimizer for a parameter. It shares the engine's memory until
+  /// generation() changes. `name` is a state's name in the engine's rule, such as m. Throws
+  /// ConfigError where ranks share the optimizer's states (node_gossip with `shard: optimizer`).
   [[nodiscard]] View optimizer_state(std::int64_t index, const std::string& name) const;
 
   /// Collective, between two steps. Writes all state of this rank into a file: parameters,
@@ -179,19 +181,19 @@ class Engine : private ParameterHost {
                              std::shared_ptr<void> owner) const;
 
   std::shared_ptr<PySession> session_;
-  /// Null after close().
+  /// The stream of PyTorch's work; null after close().
   std::unique_ptr<FrameworkStream> stream_;
   /// The communicator that reaches the model's memory. The session owns it.
   Communicator* communicator_ = nullptr;
   std::shared_ptr<ExternalSchedule> schedule_ = std::make_shared<ExternalSchedule>();
-  /// Null without the option adaptive_factor.
+  /// The factor of mixing; null without the option adaptive_factor.
   std::shared_ptr<ChangingFactor> adaptive_factor_;
   std::string optimizer_name_;
   nanobind::object rule_;
   std::vector<Place> places_;
   /// Where Python's own gradients of this step lie.
   std::vector<const void*> offered_;
-  /// What tell() has told; null: nothing.
+  /// The optimizers that tell() was given, by parameter; null: none was given.
   std::vector<std::shared_ptr<const Optimizer>> told_;
   std::int64_t num_updated_ = 0;
   std::int64_t generation_ = 0;

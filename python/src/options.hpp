@@ -19,7 +19,7 @@
 
 namespace gossamer::python {
 
-/// Throws ConfigError for what is no YAML.
+/// Reads options that Python gives as YAML. Throws ConfigError if the text is no YAML.
 Options given_options(const std::string& yaml);
 /// The topologies of Python.
 std::span<const TopologyEntry> own_topologies();

@@ -5,7 +5,7 @@
 
 namespace gossamer::python {
 
-/// What lies at an address that Python has given as a number.
+/// The object at an address that Python gives as a number.
 inline void* pointer_to(std::uintptr_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }

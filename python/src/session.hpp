@@ -69,13 +69,12 @@ class PySession {
 
   /// Stays to the end, also when it has been closed: engines refer to its communicator.
   std::unique_ptr<Session> session_;
-  /// By what they are made of. They stay to the end as well.
+  /// The device transports, by their settings. They stay to the end as well.
   std::map<std::string, DeviceTransport> wires_;
   double timeout_s_;
   bool is_open_ = true;
   bool shares_memory_ = true;
-  /// In a child of fork() the parent's threads are not there, so nothing of the session can be used
-  /// or destroyed.
+  /// A child of fork() lacks the parent's threads, so it can neither use nor destroy the session.
   HomeProcess home_;
 };
 

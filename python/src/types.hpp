@@ -1,5 +1,6 @@
 #pragma once
-// The types of tensors, as the engine, PyTorch and DLPack call them.
+// The element types that the engine trains, with their names in PyTorch and their codes in DLPack.
+// Thread safe: the table is constant.
 
 #include <array>
 #include <cstdint>

@@ -65,7 +65,7 @@
 
 namespace gossamer {
 
-/// One owner that keeps two others alive.
+/// Returns one owner that keeps `first` and `second` alive.
 inline std::shared_ptr<void> both(std::shared_ptr<void> first, std::shared_ptr<void> second) {
   using Pair = std::pair<std::shared_ptr<void>, std::shared_ptr<void>>;
   return std::make_shared<Pair>(std::move(first), std::move(second));

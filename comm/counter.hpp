@@ -11,7 +11,7 @@ namespace gossamer {
 using Counter = std::atomic<std::uint64_t>;
 static_assert(Counter::is_always_lock_free, "processes share counters, so they must need no lock");
 
-/// What an operation waits for: a counter that reaches `least`.
+/// A condition for which an operation waits: the counter reaches `least`.
 struct Awaited {
   /// The counter's owner: a member of the communicator, and in an Operation its world rank.
   int peer = 0;

@@ -27,7 +27,7 @@ class OpTrace {
   }
 
   [[nodiscard]] bool records() const { return timeline_ != nullptr; }
-  /// For an operation that carries only a part of the bytes.
+  /// Sets the bytes of an operation that carries only a part of its block.
   void set_bytes(std::int64_t bytes) { span_.bytes = bytes; }
 
   void submitted() {

@@ -1,7 +1,7 @@
 #pragma once
-// What a run asks of the backend that joins its ranks: how many there are, where they meet, how
-// long they wait for each other, and what becomes of the run when a rank dies. Every backend takes
-// the same options, and refuses what it cannot do.
+// The options of the backend that joins the ranks of a run: the number of ranks, where they meet,
+// how long they wait for each other, and what becomes of the run when a rank dies. Every backend
+// takes the same options, and refuses options that it cannot fulfil.
 
 #include <cstdint>
 #include <functional>
@@ -46,8 +46,8 @@ struct MeetingOptions {
   bool reads_memory = true;
   /// Seconds to wait for the others.
   double timeout_s = 300.0;
-  /// What removes the records of an earlier run of this name from the store, for messages, as
-  /// `remove the file F`. Empty: unknown.
+  /// Advice for messages: how to remove the records of an earlier run of this name from the store,
+  /// as `remove the file F`. Empty: unknown.
   std::string clean_up = {};
   Logger logger = {};
 };
@@ -57,7 +57,7 @@ struct MeetingOptions {
 using WrapCommunicator = std::function<std::unique_ptr<Communicator>(
     Communicator& inner, const std::vector<std::int64_t>& members)>;
 
-/// What becomes of a run when ranks die.
+/// The behaviour of a run when ranks die.
 struct FaultOptions {
   /// True: the others go on without them (Elastic::reconfigure()). Under MPI they cannot.
   bool survives = false;
@@ -67,7 +67,7 @@ struct FaultOptions {
   double silence_s = 10.0;
   /// True: this process joins a run that goes on (MeetingOptions::run in the store).
   bool joins = false;
-  /// What the run trains, as lines. Ranks refuse a process that joins with other lines.
+  /// A description of the training, as lines. Ranks refuse a process that joins with other lines.
   std::string trains = {};
   /// Where `survives`: makes the communicator that the caller gets in each world, as tests do that
   /// have ranks fail on purpose. Null: the caller gets the backend's own.

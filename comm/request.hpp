@@ -6,9 +6,12 @@
 // again. Dropping a Request does not stop its operation: the progress worker finishes the operation
 // and keeps its owner alive until then.
 //
-// Every wait ends. The operation ends, or the worker's timeout fails it, or the worker goes and
-// fails whatever it still holds (Completion), or the worker hangs and the wait itself gives up
-// (WorkerPulse).
+// Every wait ends, in one of four ways:
+//
+// 1. The operation ends.
+// 2. The worker's timeout fails the operation.
+// 3. The worker is destroyed and fails every operation that it still holds (Completion).
+// 4. The worker hangs, and the wait itself gives up (WorkerPulse).
 //
 // Thread safety: one thread uses a Request; the worker uses its RequestState.
 
@@ -28,7 +31,7 @@
 
 namespace gossamer {
 
-/// What the worker and the caller share: whether the operation is over, and how it ended.
+/// The state that the worker and the caller share: whether the operation is over, and how it ended.
 class RequestState {
  public:
   /// Receives the error of an operation that has failed, or null.
@@ -59,9 +62,9 @@ class RequestState {
   /// operation, so `listener` must be quick. One listener at a time.
   void when_over(Listener listener);
   using Operations = std::vector<std::shared_ptr<RequestState>>;
-  /// Blocks until one of the operations is over, which may have failed; `awaited` are those that
-  /// the caller needs, `others` only wake it up too. They are operations of workers. Takes the
-  /// place of their listeners. Throws CommError when the worker hangs.
+  /// Blocks until one of the operations is over, which may have failed. The caller needs the
+  /// operations `awaited`; the operations `others` only wake it up, too. All of them are operations
+  /// of workers. The call replaces their listeners. Throws CommError when the worker hangs.
   static void wait_for_any(const Operations& awaited, const Operations& others = {});
   /// Whether a thread waits for this operation of a worker at this moment.
   [[nodiscard]] bool is_awaited() const { return num_waiting_ > 0; }
@@ -148,7 +151,8 @@ class Request {
   void wait_on(Stream& stream);
   /// True until wait() or wait_on() has been called.
   [[nodiscard]] bool pending() const { return state_ != nullptr; }
-  /// For other operations that start after this one (OpContext::after); null when empty.
+  /// The state for operations that start after this operation (OpContext::after); null when the
+  /// request is empty.
   [[nodiscard]] const std::shared_ptr<RequestState>& state() const { return state_; }
 
  private:
@@ -158,7 +162,7 @@ class Request {
   std::shared_ptr<RequestState> state_;
 };
 
-/// One request that is over when all of `requests` are.
+/// Returns one request that is over when all of `requests` are over.
 Request all_of(std::vector<Request> requests);
 
 }  // namespace gossamer

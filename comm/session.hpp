@@ -9,8 +9,8 @@
 // goes without either has failed for the other ranks.
 //
 // No rank waits without end for a rank that has left. A rank that waits only for ranks that have
-// closed their sessions fails with a CommError soon, and so does every rank that uses a
-// communicator after another one's abort().
+// closed their sessions soon fails with a CommError. So does every rank that uses a communicator
+// after another rank's abort().
 //
 // Thread safety: one thread uses a session and its communicator. Destructors do not communicate.
 
@@ -33,8 +33,8 @@ class Session {
   /// Belongs to the session.
   [[nodiscard]] virtual Communicator& communicator() = 0;
   [[nodiscard]] virtual const World& world() const = 0;
-  /// From now on operations wait without a limit of time for ranks that are alive: this rank has
-  /// done its work, and others may write theirs for long. close() calls it.
+  /// Lets operations wait without a time limit for ranks that are alive, from now on. This rank has
+  /// done its work, and other ranks may write their results for a long time. close() calls it.
   virtual void lift_timeout() = 0;
   /// Waits until no operation of this rank is under way, and leaves. Where ranks are processes,
   /// waits for all ranks to leave as well. Throws CommError.

@@ -1,7 +1,6 @@
 #pragma once
-// A progress worker's sign of life. The worker beats once per turn; threads that wait for one of
-// its requests watch the pulse, so that their wait ends even if the worker hangs in a call that
-// does not return.
+// A progress worker's sign of life. The worker beats once per turn. Threads that wait for one of
+// its requests watch the pulse, so their wait ends even if the worker hangs in a call.
 //
 // Thread safety: any thread may call anything.
 

@@ -1,5 +1,5 @@
 #pragma once
-// The difference between this rank's clock and that of rank 0, measured with messages (Cristian,
+// Measures the difference between this rank's clock and rank 0's clock with messages (Cristian,
 // "Probabilistic clock synchronization", Distributed Computing 1989). A rank sends a message to
 // rank 0, which answers with the time on its clock. The answer counts as given in the middle of the
 // round trip. The error is at most half of the round trip, so the shortest of several trips counts.
@@ -16,8 +16,8 @@ namespace gossamer {
 struct ClockReading {
   /// When it was measured, by this rank's clock.
   std::int64_t at_ns = 0;
-  /// What to add to this rank's clock to get that of rank 0. 0 where the measured difference is not
-  /// larger than its error: ranks on one host have one clock.
+  /// The number to add to this rank's clock to get rank 0's clock. It is 0 where the measured
+  /// difference is not larger than its error, because ranks on one host have one clock.
   std::int64_t offset_ns = 0;
   /// The length of the shortest round trip; 0 on rank 0.
   std::int64_t round_trip_ns = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// What the backends have in common whose ranks are processes: the world, and the memory of a host.
+// The common part of the backends whose ranks are processes: the world, and the memory of a host.
 
 #include <cstdint>
 #include <functional>
@@ -32,7 +32,7 @@ class ProcessCommunicator : public Communicator, protected SharedMemory {
   [[nodiscard]] virtual const std::vector<int>& hosts() const = 0;
 
  private:
-  /// For every member, whether it runs on this member's host.
+  /// Says for every member whether it runs on this member's host.
   [[nodiscard]] std::vector<bool> who_is_near() const;
 };
 

@@ -11,7 +11,7 @@
 // the order of adding depends on the group, its hosts and the size alone, and all ranks have the
 // same bits, on every backend.
 //
-// What keeps the wire busy (docs/design/decisions/sums.md has the figures):
+// Two rules keep the wire busy (docs/design/decisions/sums.md has the figures):
 //
 // - A rank passes a piece on as soon as it arrives, while later ones are on their way. The rank's
 //   own shard goes first, so the pieces to pass on queue behind it, and the queue does not run dry.
@@ -31,8 +31,8 @@
 
 namespace gossamer {
 
-/// The messages between neighbours. Those in one direction have numbers 0, 1, ... in the order in
-/// which they go over the wire, and are asked for in this order.
+/// The messages between neighbours. The messages in one direction have the numbers 0, 1, ... in the
+/// order in which they go over the wire, and the receiver asks for them in this order.
 class RingWire {
  public:
   RingWire() = default;
@@ -40,9 +40,9 @@ class RingWire {
   RingWire& operator=(const RingWire&) = delete;
   virtual ~RingWire() = default;
 
-  /// To the rank after this one.
+  /// Sends to the rank after this rank.
   virtual void send(std::int64_t i, const ConstBlock& piece) = 0;
-  /// From the rank before this one.
+  /// Receives from the rank before this rank.
   virtual void receive(std::int64_t i, const Block& piece) = 0;
   virtual bool has_sent(std::int64_t i) = 0;
   /// Throws CommError if the message has another size than its block.
@@ -65,7 +65,7 @@ struct Ring {
 /// `order` and `rank`: members of a group, which has these world ranks.
 Ring ring_through(std::span<const int> order, std::span<const int> world_ranks, int rank);
 
-/// For host memory and groups of two or more.
+/// Sums a block in host memory over a group of two or more ranks.
 std::unique_ptr<Operation> make_ring_sum(Ring ring, ConstBlock send, Block receive,
                                          std::unique_ptr<RingWire> wire);
 

@@ -3,9 +3,9 @@
 // through staging buffers on the host, in pieces, so that copying and sending overlap. For devices
 // without NCCL, for several ranks that share one device, and for machines where NCCL finds no way.
 //
-// For each piece: when the operation's `ready` is done, the piece is copied to the host and sent;
-// the received piece is copied to the device. The operation is over after the last copy. Blocks on
-// the host are passed on as they are.
+// When the operation's `ready` is done, each piece is copied to the host and sent, and each
+// received piece is copied to the device. The operation is over after the last copy. Blocks on the
+// host go to the inner communicator without a copy.
 //
 // An MPI built for GPUs (Communicator::takes_device_memory()) may be given the device's memory
 // itself for messages between two ranks. Sums and broadcasts are staged even then: Open MPI's

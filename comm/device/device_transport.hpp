@@ -53,7 +53,7 @@ struct RankPlace {
 /// show every rank one GPU of its own. Throws ConfigError in three cases:
 /// - Ranks share a GPU, and `may_share` is false.
 /// - The ranks that share a GPU are threads of one process. Autograd has one thread for each GPU,
-///   so one rank's backward pass would wait for that of the other rank.
+///   so one rank's backward pass would wait for the other rank's backward pass.
 /// - Some ranks have a GPU, and other ranks have none.
 bool share_gpus(bool may_share, const std::vector<RankPlace>& places);
 
@@ -64,11 +64,11 @@ bool ranks_are_threads(const std::vector<RankPlace>& places);
 
 enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };
 
-/// Chooses the way in which GPUs exchange. `exchange` is that of TransportChoice. `nccl` has one
+/// Chooses the way in which GPUs exchange. `exchange` is TransportChoice::exchange. `nccl` has one
 /// text per rank: `NCCL` and its version, or the reason why the rank has no NCCL. Ranks with
-/// different versions have no NCCL together. `mpi` has one text per rank: `MPI that reaches GPUs`,
-/// or that there is none. Throws ConfigError if the ranks do not have the way that `exchange` asks
-/// for.
+/// different versions have no common NCCL. `mpi` has one text per rank: `MPI that reaches GPUs`, or
+/// the reason why there is no such MPI. Throws ConfigError if the ranks do not have the way that
+/// `exchange` asks for.
 WireKind choose_transport(std::string_view exchange, const std::vector<std::string>& nccl,
                           const std::vector<std::string>& mpi);
 
@@ -81,9 +81,9 @@ class DeviceTransport {
     /// Seconds that an operation of NCCL may take.
     double timeout_s = 300.0;
   };
-  /// Collective, except where ranks may be lost: there Communicator::connect() is, in every world
-  /// anew (elastic_transport.hpp). `device` is that of the rank's model. `setup.host`
-  /// must outlive this object.
+  /// Collective, except where ranks may be lost: there Communicator::connect() is collective, in
+  /// every world anew (elastic_transport.hpp). `device` is the device of the rank's model.
+  /// `setup.host` must outlive this object.
   DeviceTransport(Device device, const TransportChoice& choice, const Setup& setup);
   DeviceTransport(const DeviceTransport&) = delete;
   DeviceTransport& operator=(const DeviceTransport&) = delete;

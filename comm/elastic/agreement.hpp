@@ -32,13 +32,13 @@
 //
 // A lost peer stays lost. If too few candidates are left for a quorum, the lowest of them looks at
 // the store, because the lost members may have agreed before. If they have not, the lowest
-// candidate leaves, and the next one looks.
+// candidate leaves, and the next candidate looks.
 //
-// Voters: a process that has just joined does not count in the quorum of its first epoch, so a host
+// Voters: a process that has just joined does not count in the quorum of its first epoch. So a host
 // full of new processes that dies at once does not end the run. confirm() begins an epoch in which
-// all count.
+// all members count.
 //
-// What the code around an Agreement must see to:
+// The duties of the code around an Agreement:
 //   - Connections deliver reports in order, each of them, or end.
 //   - Where lose() is called for a peer, the connection is closed in both directions, and is not
 //     opened again. So the peer loses this member too.
@@ -46,10 +46,13 @@
 //     it has exchanged with them before.
 //   - A step under way when the member stops counts as made, since it will be.
 //
-// Safety, as long as the store keeps its memory: an epoch has one successor; a member that is
-// counted has stopped before, and its steps are no more than the epoch's; with the quorum
-// `majority` two halves of a run cannot both go on. test/comm/elastic/explorer.hpp explores all
-// orders of events for small runs.
+// Safety, as long as the store keeps its memory:
+//
+// - An epoch has one successor.
+// - A member that is counted has stopped before, and its steps are no more than the epoch's.
+// - With the quorum `majority` two halves of a run cannot both go on.
+//
+// test/comm/elastic/explorer.hpp explores all orders of events for small runs.
 //
 // Thread safety: one thread.
 
@@ -66,7 +69,7 @@
 
 namespace gossamer::membership {
 
-/// What a member that has stopped tells the others.
+/// The report that a member sends to the other members when it has stopped.
 struct Report {
   Member from = {};
   /// The number of the epoch in which it has stopped.
@@ -92,8 +95,8 @@ struct Announce {
   std::string to;
   Epoch epoch;
 };
-/// Put `desired` in the place of `expected` in the store. find() takes the epoch that is there
-/// then. May be tried again when the answer does not come.
+/// Replaces `expected` by `desired` in the store (compare and set). find() takes the epoch that is
+/// in the store afterwards. The caller may try again when no answer comes.
 struct Propose {
   Epoch expected;
   Epoch desired;
@@ -139,7 +142,7 @@ class Agreement {
   /// std::logic_error if the epoch lacks the member.
   Agreement(MemberId self, Epoch epoch, Quorum quorum);
 
-  // What happens. `step`: the steps that this member has made; counts only while it serves.
+  // An event. `step`: the steps that this member has made; it counts only while the member serves.
 
   /// The connection with a member has ended, or it has given no sign of life for too long.
   [[nodiscard]] Actions lose(MemberId peer, std::int64_t step);
@@ -170,7 +173,7 @@ class Agreement {
   void stop(std::int64_t step);
   /// This member's report has changed, or it has a reason of its own to stop: tells all.
   void report_anew(std::int64_t step, Actions& actions);
-  /// Sends a member this one's report, unless it has it.
+  /// Sends this member's report to another member, unless that member has it.
   void tell(MemberId peer, Actions& actions);
   void tell_all(Actions& actions);
   /// Whether the peer is a member that is not lost.
@@ -201,7 +204,7 @@ class Agreement {
   std::map<MemberId, Report> reports_;
   /// Who has this member's present report.
   std::set<MemberId> told_;
-  /// What it has proposed as the successor of epoch_; number 0: nothing.
+  /// The epoch that this member has proposed as the successor of epoch_; number 0: none.
   Epoch proposed_;
   /// Too few are left, unless the store knows better.
   bool is_looking_ = false;

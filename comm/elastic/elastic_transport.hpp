@@ -2,12 +2,12 @@
 // Exchanges blocks of a device in a run whose ranks may be lost: makes the device's communicator
 // anew for every world.
 //
-// Protocol: connect() makes the communicator of a world (NCCL's, or the one with staging buffers).
-// So does the first split(), and the first operation on the device's memory, if it is one of all
-// members. All members come there in the same order, also members that join. Blocks on the host
-// and texts take the communicator for host memory, and need nothing else. reconfigure() gives the
-// device's communicator up, which aborts what is under way, before the host's begins its next
-// world.
+// Protocol: connect() makes the device communicator of a world (NCCL's, or the communicator with
+// staging buffers). The first split() does so too, and so does the first operation on the device's
+// memory that all members share. All members make these calls in the same order, also members that
+// join. Blocks on the host and texts take the communicator for host memory, and need no device
+// communicator. reconfigure() first gives up the device communicator, which aborts the operations
+// under way. Then the host communicator begins its next world.
 //
 // Failures: a start that has failed fails check(), and all that needs the device's communicator,
 // until reconfigure(). Where that communicator fails and all ranks live, reconfigure() begins a
@@ -35,11 +35,11 @@ namespace gossamer {
 using MakeTransport =
     std::function<std::unique_ptr<Communicator>(Communicator& host, const std::string& flaw)>;
 
-/// What `make` returns, at once, if all ranks of `host` begin and end together. If `host` is
-/// elastic: a communicator that makes it anew for every world, and communicates nothing yet. `host`
-/// outlives the communicator. `stream`: that of the communicators that `make` returns.
-/// `sound_life_s`: one that has lived for so many seconds was sound, also if it fails then; longer
-/// than an operation may take.
+/// If all ranks of `host` begin and end together, returns the result of `make` at once. If `host`
+/// is elastic, returns a communicator that calls `make` anew for every world, and communicates
+/// nothing yet. `host` must outlive the communicator. `stream` is the stream of the communicators
+/// that `make` returns. A device communicator that has lived for `sound_life_s` seconds was sound,
+/// even if it fails then; the number must be longer than an operation may take.
 std::unique_ptr<Communicator> make_transport(Communicator& host, std::shared_ptr<Stream> stream,
                                              MakeTransport make, double sound_life_s = 60.0);
 

@@ -21,15 +21,15 @@ using MemberId = std::int64_t;
 
 struct Member {
   MemberId id = 0;
-  /// How others reach the process. Differs from those of all other processes of the run, earlier
-  /// ones included.
+  /// The address at which other processes reach the process. It differs from the addresses of all
+  /// other processes of the run, earlier processes included.
   std::string address;
   auto operator<=>(const Member&) const = default;
 };
 
 struct Epoch {
   std::int64_t number = 0;
-  /// In the order of their ids. The place in this list is the rank.
+  /// The members in the order of their ids. A member's place in this list is its rank.
   std::vector<Member> members = {};
   /// The first so many members count in the quorum. The others have just joined.
   std::int64_t num_voters = 0;

@@ -1,5 +1,6 @@
 #pragma once
-// What a process hears over its mesh, in the order in which it came, until its own thread takes it.
+// The queue of events from a process's mesh, in the order of their arrival, until the process's own
+// thread takes them.
 //
 // Protocol: the inbox starts the mesh. poll() and next() give one event after the other.
 // is_disturbed() is true as long as one of the events that wait may change the members.
@@ -37,7 +38,8 @@ class Inbox {
     std::string from = {};
     /// Nothing: the connection with the process has begun or ended.
     std::optional<Message> message = {};
-    /// Without a message: the process is connected in both directions. False: it is lost.
+    /// Where there is no message: true if the other process is now connected in both directions,
+    /// false if it is lost.
     bool has_met = false;
     /// Why it is lost.
     std::string reason = {};
@@ -102,7 +104,7 @@ class Inbox {
   Epoch epoch_;               // likewise
   /// Processes that are connected in both directions.
   std::set<std::string> met_;  // likewise
-  /// What processes ask that wait to be let in.
+  /// The requests of processes that wait to be let in.
   std::map<std::string, AskToJoin> asking_;  // likewise
 };
 

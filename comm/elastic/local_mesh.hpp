@@ -1,7 +1,7 @@
 #pragma once
-// The Mesh of members that are threads of one process. A connection ends when one of the two closes
-// its mesh, drops the other one, or when a test cuts it. Hooks are called on the
-// thread that sends or ends.
+// The Mesh of members that are threads of one process. A connection ends when one of its two
+// members closes its mesh or drops the other member, or when a test cuts the connection. Hooks are
+// called on the thread that sends or ends.
 //
 // A member that starts after another member has closed does not learn of that end. So all members
 // that begin a run start before any of them closes.
@@ -45,7 +45,7 @@ class LocalNetwork {
  private:
   /// Returns whether it was there.
   bool end(const std::string& a, const std::string& b);
-  /// Empty: it is not there.
+  /// Empty: the member has no mesh.
   Mesh::Hooks hooks_of(const std::string& address);
 
   /// Held while hooks run, which may send: texts keep their order, and none comes after an end.

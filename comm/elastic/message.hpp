@@ -1,5 +1,5 @@
 #pragma once
-// What the processes of a run say over a Mesh, as texts.
+// The messages that the processes of a run send over a Mesh, as texts.
 //
 // Thread safety: functions without state.
 
@@ -16,7 +16,8 @@ namespace gossamer::membership {
 /// this epoch.
 struct AskToJoin {
   std::int64_t epoch = 0;
-  /// What it trains, as lines. The member refuses a process that trains something else.
+  /// A description of the training, as lines. The member refuses a process with another
+  /// description.
   std::string trains = {};
 };
 /// A member does not let a process join, for this reason.

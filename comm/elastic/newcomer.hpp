@@ -31,7 +31,7 @@ class Newcomer {
   [[nodiscard]] static Actions hear(const Report& report) { return {Ask{report.from.address}}; }
   /// A member tells an epoch.
   [[nodiscard]] Actions learn(const Epoch& epoch) const;
-  /// Another process takes this one for a member, and asks it to let it join.
+  /// Another process takes this process for a member, and asks to join.
   void welcome(const std::string& newcomer) { asking_.insert(newcomer); }
 
   [[nodiscard]] const std::set<std::string>& asking() const { return asking_; }

@@ -2,11 +2,14 @@
 // A process that is a member of a run: does what the rules of Agreement say, over a Mesh and with
 // the record in the store.
 //
-// Protocol: between two calls of renew() the member trains in its epoch(). When is_disturbed(), or
-// when an exchange has failed, it ends its step, and renew() returns the next epoch. gather() then
-// tells all its members what they need to train together. If that throws PeerLost, the members have
-// changed again, and renew() follows. A member that goes away without close() is lost for the
-// others.
+// Protocol: between two calls of renew() the member trains in its epoch().
+//
+// 1. When is_disturbed(), or when an exchange has failed, the member ends its step.
+// 2. renew() returns the next epoch.
+// 3. gather() exchanges the data that the members of this epoch need to train together. If it
+//    throws PeerLost, the members have changed again, and the caller goes back to renew().
+//
+// The other members count a member that goes away without close() as lost.
 //
 // Thread safety: is_disturbed() from any thread, all else from one.
 // Errors: CommError when this member has to leave. Its exit code is kPreempted if the others have
@@ -42,7 +45,8 @@ class Participant {
     Logger logger = {};
     /// True: processes that ask to join wait until admit(true).
     bool holds = false;
-    /// What this process trains, as lines. A process that joins must train the same.
+    /// A description of the training, as lines. A process that joins must have the same
+    /// description.
     std::string trains = {};
     /// How long a process that joins tries to connect with the members. If it loses one of them, it
     /// waits as long again for the others to go on without that member.
@@ -66,9 +70,10 @@ class Participant {
   /// The members begin a new epoch: exchanges of this one do not end.
   [[nodiscard]] bool is_disturbed() const { return inbox_->is_disturbed(); }
 
-  /// Ends the epoch, and returns the next one that this member is in. `step`: the steps that it has
-  /// made. Blocks until all others that it reaches have come here as well. Goes on without those
-  /// that have not come within Config::patience, or twice this time for the lowest of them.
+  /// Ends the epoch, and returns the next epoch that this member is in. `step` is the number of
+  /// steps that the member has made. Blocks until all other members that it reaches have called
+  /// renew() as well. Goes on without members that have not called it within Config::patience; for
+  /// members with lower ids it waits twice as long.
   const Epoch& renew(std::int64_t step);
   /// Collective in an epoch, once. Returns the texts of all its members, in their order. Throws
   /// PeerLost if the members change meanwhile.
@@ -86,8 +91,8 @@ class Participant {
 
   /// The processes whose connection has ended, and why.
   using Lost = std::map<std::string, std::string>;
-  /// What a process has before it is a member: whom it has lost, and what it has heard for
-  /// gather(), meanwhile.
+  /// The state of a process before it is a member: the processes that it has lost, and the messages
+  /// for gather() that it has received.
   struct Joined {
     Config config;
     std::unique_ptr<Inbox> inbox;
@@ -102,8 +107,9 @@ class Participant {
   /// The first calls of one that has joined: loses the members whose connection has ended, and
   /// welcomes the processes that have asked it to let them join.
   void begin(const std::set<std::string>& asking);
-  /// Waits for an event, and handles it. Goes on without those of `awaited` for which it has waited
-  /// for Config::patience. It waits `patience_for_lower` times as long for members with lower ids.
+  /// Waits for an event, and handles it. Goes on without each member of `awaited` for which it has
+  /// waited for Config::patience. For members with lower ids it waits `patience_for_lower` times as
+  /// long.
   void handle_next(const std::vector<MemberId>& awaited, int patience_for_lower);
   void handle(const Event& event);
   void act(const Actions& actions);
@@ -112,7 +118,7 @@ class Participant {
   template <class Ask>
   Actions ask_store(std::int64_t asked, const Ask& ask);
   [[noreturn]] void leave(const Leave& leave) const;
-  /// Which members of the epoch this one has lost, and why, as the end of a message.
+  /// The members of the epoch that this member has lost, with the reasons, as the end of a message.
   [[nodiscard]] std::string own_losses() const;
 
   Config config_;
@@ -126,10 +132,10 @@ class Participant {
   /// A new epoch has been adopted, and its lost members are not told yet.
   bool has_adopted_ = false;
   Lost lost_;
-  /// What members have told for gather(), by epoch and address.
+  /// The texts that members have sent for gather(), by epoch and address.
   std::map<std::int64_t, std::map<std::string, std::string>> entries_;
   std::string store_error_;
-  /// For each member that this process waits for: since when.
+  /// For each member that this process waits for: the time at which the wait began.
   std::map<MemberId, std::chrono::steady_clock::time_point> awaited_since_;
 };
 

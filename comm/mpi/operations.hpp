@@ -34,7 +34,7 @@ std::vector<int> other_members(const MpiGroup& group);
 std::unique_ptr<Operation> make_mpi_exchange(std::shared_ptr<const MpiGroup> group, ConstBlock send,
                                              std::vector<int> peers,
                                              std::vector<Incoming> incoming);
-/// One side of a tagged message; see Communicator::send().
+/// The operation of one side of a tagged message; see Communicator::send().
 std::unique_ptr<Operation> make_mpi_send(std::shared_ptr<const MpiGroup> group, int peer, int tag,
                                          ConstBlock message);
 std::unique_ptr<Operation> make_mpi_receive(std::shared_ptr<const MpiGroup> group, int peer,

@@ -2,12 +2,12 @@
 // Exchanges blocks of GPUs with NCCL.
 //
 // All operations of a rank go to one stream, in the order submitted, and wait there for the events
-// they need; the host waits in a step only where an operation comes after one of another
-// communicator. A request is over at the event behind its operation.
-// A stream that waits for the request waits for that event. Pairs and neighbours use grouped sends
-// and receives on their own communicator; a group uses an all-reduce on a communicator from
-// split(). Blocks on the host go through a communicator for host memory, which also brings the
-// ranks together at the start and at the end.
+// that they need. In a step the host waits only where an operation follows an operation of another
+// communicator. A request is over at the event behind its operation. A stream that waits for the
+// request waits for that event. Pairs and neighbours use grouped sends and receives on their own
+// communicator; a group uses an all-reduce on a communicator from split(). Blocks on the host go
+// through a communicator for host memory, which also brings the ranks together at the start and at
+// the end.
 //
 // Where the run goes on without ranks that die (`host` is elastic), a wait for a request blocks the
 // host, not the device's stream: the content of blocks of an aborted operation is unknown, and

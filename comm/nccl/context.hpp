@@ -1,5 +1,6 @@
 #pragma once
-// What the NCCL communicators of one rank share: the library, the watchdog, and how all of it ends.
+// The common part of the NCCL communicators of one rank: the library, the watchdog, and the way in
+// which they end.
 //
 // Two locks: `api_mutex_` is for the library, which takes one call at a time; `mutex_` is for what
 // the watchdog and the rank both read. The first may be held while the second is taken.
@@ -176,7 +177,7 @@ class NcclContext {
     comms_.push_back(comm);
   }
 
-  /// One call of the library. Errors end the rank's communication.
+  /// Makes one call of the library. Errors end the rank's communication.
   template <class Call>
   void guarded(const OpLabel& label, const std::vector<int>& peers, const Call& call) {
     if (closed_) throw std::logic_error("NCCL: a communicator is used after its close()");
@@ -259,7 +260,7 @@ class NcclContext {
     }
   }
 
-  /// What NCCL has noticed by itself: a peer that is gone, a network that is down.
+  /// Looks for errors that NCCL itself has noticed, such as a lost peer or a network that is down.
   void look_for_errors() {
     const std::lock_guard api_lock(api_mutex_);
     std::vector<NcclApi::Comm> comms;
@@ -270,8 +271,8 @@ class NcclContext {
     for (const NcclApi::Comm comm : comms) static_cast<void>(api_.progress(comm));
   }
 
-  /// Drops what is over. Returns the oldest operation if it has taken too long; `oldest` is the one
-  /// that the others stand behind.
+  /// Drops the operations that are over. Returns the oldest operation if it has taken too long;
+  /// `oldest` is the operation behind which the others wait.
   std::optional<Pending> forget_ended(Pending& oldest) {
     const std::lock_guard lock(mutex_);
     while (!pending_.empty() && pending_.front().ends->done()) pending_.pop_front();

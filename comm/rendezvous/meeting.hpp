@@ -21,7 +21,7 @@
 
 namespace gossamer {
 
-/// What to do about the records of an earlier run, for messages.
+/// Advice for messages: how to remove the records of an earlier run.
 std::string leftover_advice(const MeetingOptions& options);
 
 /// The rank of this process: the given one, or the next that is free.

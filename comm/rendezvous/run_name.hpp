@@ -10,9 +10,9 @@
 //
 // Words and tables are signed with the run's secret (comm/rendezvous/meeting.hpp).
 //
-// Thread safety: as the Store's. Errors: CommError; it names the ranks that have not come. When the
-// connection with the store ends, which may have been that of an earlier attempt, a rank begins
-// anew.
+// Thread safety: the same as the Store's. Errors: CommError, which names the ranks that have not
+// come. When the connection with the store ends, a rank begins anew, because the connection may
+// have led to the store of an earlier attempt.
 
 #include <string>
 

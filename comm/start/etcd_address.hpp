@@ -11,7 +11,7 @@
 
 namespace gossamer {
 
-/// Reads the list. `where` and `key` are those of the ConfigError for another text.
+/// Reads the list. A ConfigError for an invalid text names `where` and `key`.
 std::vector<std::string> read_etcd_addresses(const std::string& text, std::string_view where,
                                              std::string_view key);
 

@@ -1,13 +1,13 @@
 #pragma once
 // A store in etcd, for runs that must not have a single point of failure: of three members of etcd
-// one may be gone, and a member that is started again still knows what it knew.
+// one may be gone, and a restarted member still has its records.
 //
 // Protocol: as Store's, over the JSON gateway of etcd 3.4 and newer. The keys stand below
-// `gossamer/`, and stay in etcd until remove_from_etcd(). A request goes to one member, and to the
-// next one where that does not answer, until the time is over. Reads and changes are linearizable
-// (etcd's default), so all members give the same answer. The certificate of an https:// address
-// must be one that the system trusts. A name and a password in an address go along as HTTP's basic
-// authentication. Proxies of the environment are not used.
+// `gossamer/`, and stay in etcd until remove_from_etcd(). A request goes to one member, and if that
+// member does not answer to the next member, until the time is over. Reads and changes are
+// linearizable (etcd's default), so all members give the same answer. The certificate of an
+// https:// address must be one that the system trusts. A name and a password in an address go along
+// as HTTP's basic authentication. Proxies of the environment are not used.
 //
 // Thread safety: as Store's. Errors: CommError, and ConfigError where the program was built without
 // libcurl.

@@ -1,6 +1,6 @@
 #pragma once
-// The secret of a run: a text that its ranks have, and no one else. It signs the records by
-// which ranks meet (comm/rendezvous/meeting.hpp), and encrypts what they send.
+// The secret of a run: a text that its ranks have, and no one else. It signs the records by which
+// ranks meet (comm/rendezvous/meeting.hpp), and encrypts their messages.
 //
 // Thread safe. Errors: ConfigError that says what is allowed.
 

@@ -44,7 +44,7 @@ struct LaunchConfig {
   bool shares_memory = true;
 };
 
-/// What the command line says.
+/// The options of the command line.
 struct StartOptions {
   /// 0: not given, like a world of 0 ranks, a negative rank, and an empty text.
   int num_processes = 0;
@@ -61,7 +61,7 @@ struct StartOptions {
 /// The value of a variable of the environment; null: it is not set.
 using Environment = std::function<const char*(const char* name)>;
 
-/// What ranks meet in.
+/// The kind of store in which ranks meet.
 enum class StoreKind {
   /// A table that a process serves (c10d_store.hpp).
   kServed,
@@ -107,14 +107,14 @@ struct Start {
 Start plan_start(const StartOptions& options, const LaunchConfig& launch,
                  const Environment& environment, bool under_mpi);
 
-/// plan_start() with the environment of this process. `fault` is what is wrong with the
-/// configuration. It is thrown before the processes of a run start, because each of them would say
-/// it, and in place of an error that may follow from it.
+/// Calls plan_start() with the environment of this process. `fault` is the error of the
+/// configuration. This call throws it before the processes of a run start, because otherwise each
+/// of them would print it. It also takes the place of an error that may follow from it.
 Start plan_own_start(const StartOptions& options, const LaunchConfig& launch,
                      const std::optional<ConfigError>& fault = std::nullopt);
 
-/// Reads `HOST:PORT`, or `[ADDRESS]:PORT` for IPv6. `where` and `key` are those of the ConfigError
-/// for another text. `others` goes on with what else is allowed there.
+/// Reads `HOST:PORT`, or `[ADDRESS]:PORT` for IPv6. A ConfigError for an invalid text names `where`
+/// and `key`, and `others` adds the other texts that are allowed there.
 StorePlace read_place(const std::string& text, std::string_view where, std::string_view key,
                       std::string_view others = "");
 

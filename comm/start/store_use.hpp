@@ -1,7 +1,7 @@
 #pragma once
-// What a rank that starts without MPI does with its store: where the store is, and how long others
-// need this process for it. It opens etcd alone. For a place and for a folder the program takes
-// LibTorch's stores (core/torch/c10d_store.hpp), and Python takes PyTorch's.
+// The store of a rank that starts without MPI: where the store is, and how long other ranks need
+// this process for it. This file itself opens only etcd. For a place and for a folder the program
+// takes LibTorch's stores (core/torch/c10d_store.hpp), and Python takes PyTorch's.
 //
 // Protocol: complete() before another store is opened, and then the meeting
 // (comm/rendezvous/meeting.hpp). A rank whose world exists calls end_meeting(). One that has not
@@ -19,12 +19,12 @@
 
 namespace gossamer {
 
-/// For ranks that are slow, not for ranks that are lost.
+/// A time limit for ranks that are slow, not for ranks that are lost.
 inline constexpr std::chrono::seconds kFarewell{10};
 
 /// Adds what depends on this machine: the address that the rank announces, and the store if that is
-/// etcd. Waits for the name of the store's host if it is not known yet. `while_waiting`: as that of
-/// open_etcd_store().
+/// etcd. Waits until the name of the store's host can be resolved. `while_waiting` has the meaning
+/// that it has in open_etcd_store().
 void complete(Start& start, const std::function<void()>& while_waiting = {});
 
 /// The file that is the store of a start with a folder.

@@ -1,5 +1,5 @@
 #pragma once
-// Which address of this host a rank announces to the others.
+// Chooses the address of this host that a rank announces to the other ranks.
 //
 // Thread safety: functions without state. Errors: ConfigError when no such address is found.
 

@@ -1,5 +1,5 @@
 #pragma once
-// What collective operations of the backend `tcp` are made of.
+// The building blocks of the collective operations of the backend `tcp`.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,9 +15,9 @@
 
 namespace gossamer::tcp {
 
-/// Everybody gets the bytes of all, in ceil(log2 n) rounds (Bruck et al., "Efficient algorithms for
-/// all-to-all communications in multiport message-passing systems", 1997): in round r a member
-/// sends what it has to the member 2^r before it.
+/// Every member gets the bytes of all members, in ceil(log2 n) rounds (Bruck et al., "Efficient
+/// algorithms for all-to-all communications in multiport message-passing systems", 1997): in round
+/// r a member sends the bytes that it has to the member 2^r places before it.
 class AllToAll {
  public:
   /// `sizes[i]`: bytes of the member i places after this one; `own` are this member's.

@@ -18,9 +18,9 @@ Sessions open_tcp(const LaunchOptions& options);
 
 namespace tcp {
 
-/// Throws CommError where this process may have fewer files and connections open than a rank of
-/// such a run needs, and raises the limit first. `num_for_each`: connections with each other rank
-/// beside those of training.
+/// Raises the limit on open files. Throws CommError where this process may then still open fewer
+/// files and connections than a rank of such a run needs. `num_for_each`: connections with each
+/// other rank beside the connections of training.
 void require_files(const MeetingOptions& meeting, int num_for_each);
 
 /// Enters a world. Connects this rank with others, so that news reaches all. Throws CommError.

@@ -52,7 +52,7 @@ class ByteStream {
 
   /// Moves the handshake of TLS on; true when it is over.
   bool shake_hands();
-  /// What an unfinished handshake waits for.
+  /// The event for which an unfinished handshake waits.
   [[nodiscard]] bool waits_to_write() const { return waits_to_write_; }
   /// Reads up to `place.size()` > 0 bytes. 0: none are here at the moment.
   std::size_t read(std::span<std::byte> place);
@@ -65,19 +65,20 @@ class ByteStream {
   /// bytes are under way. This counts the time in which the peer's process is stopped, too, so it
   /// is for connections alone that are made anew.
   void limit_unacknowledged(double seconds);
-  /// What the kernel holds beyond what it may send at the moment.
+  /// Bytes that the kernel holds beyond the bytes that it may send at the moment.
   void limit_unsent(int bytes);
-  /// Has the kernel send packets one by one, and not a whole window when acknowledgements come
-  /// together. Between far hosts with traffic in both directions they do, because they wait behind
-  /// data, and bursts then leave the link idle in between.
+  /// Makes the kernel send packets one by one (pacing), and not a whole window when
+  /// acknowledgements come together. Between far hosts with traffic in both directions
+  /// acknowledgements come together, because they wait behind data. Without pacing, bursts then
+  /// leave the link idle in between.
   void pace();
   /// Zeros where the kernel tells nothing.
   [[nodiscard]] TcpFigures figures() {
     return tcp_figures(socket_.native_handle()).value_or(TcpFigures());
   }
-  /// In TLS: the records that the present key has protected.
+  /// In TLS: the number of records that the present key has protected.
   [[nodiscard]] std::uint64_t num_records() const { return num_records_; }
-  /// The peer reads the end of the stream after what has been written.
+  /// Ends the stream: the peer reads all written bytes, and then the end.
   void end_writing();
   void close();
 

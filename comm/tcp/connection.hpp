@@ -30,7 +30,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// The connection takes no more bytes at the moment.
   [[nodiscard]] bool is_busy() const { return waits_to_write_; }
   [[nodiscard]] TcpFigures figures() { return stream_.figures(); }
-  /// Ends the connection. The peer may not get what has been written last.
+  /// Ends the connection. The last written bytes may not reach the peer.
   void close();
 
  protected:
@@ -40,7 +40,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   virtual bool transmit() = 0;
   /// The connection has come to its end.
   virtual void ended(const std::string& reason) = 0;
-  /// What has come makes no sense, or could not be handled; the connection is closed.
+  /// Called when the bytes that arrived make no sense or could not be handled; the connection is
+  /// closed.
   virtual void failed(const std::string& reason) { ended(reason); }
   [[nodiscard]] ByteStream& stream() { return stream_; }
 

@@ -1,10 +1,10 @@
 #pragma once
-// What goes over the connections of the backend `tcp`: frames, each a header of fixed size, and
-// after some of them a payload.
+// The frames of the backend `tcp`, which travel over its connections. A frame is a header of fixed
+// size; a payload follows some headers.
 //
 // Protocol. Two ranks have a control connection, for short frames, and data connections, for the
-// pieces of messages. The payload of a message leaves only after its receiver has said kReady, so
-// every payload has a place, and a rank that runs ahead cannot fill another one's memory:
+// pieces of messages. The payload of a message leaves only after its receiver has said kReady. So
+// every payload has a place, and a rank that runs ahead cannot fill another rank's memory:
 //
 //   receiver -> sender   control   kReady    key, size of the message
 //   sender -> receiver   data      kPiece    key, offset; then `length` bytes of the message
@@ -59,7 +59,7 @@ enum class FrameKind : std::uint8_t {
   kBroken = 11
 };
 
-/// What a message is for. Messages of one use between two ranks have running numbers.
+/// The use of a message. Messages of one use between two ranks have running numbers.
 enum class MessageUse : std::uint8_t {
   kExchange = 0,
   kCollective = 1,
@@ -75,14 +75,15 @@ struct MessageKey {
   std::uint32_t group = 0;
   std::uint8_t use = 0;
   std::uint64_t number = 0;
-  /// Which message of its operation this is, where the same two ranks exchange several.
+  /// The number of the message in its operation, where the same two ranks exchange several
+  /// messages.
   std::uint32_t part = 0;
   auto operator<=>(const MessageKey&) const = default;
 };
 
 struct Frame {
   FrameKind kind = FrameKind::kBeat;
-  /// kHello: this end reads the memory of the other one.
+  /// kHello: this end reads the memory of the other end.
   bool reads_memory = false;
   /// Frames of other epochs are refused.
   std::uint32_t epoch = 0;

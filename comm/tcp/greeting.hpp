@@ -1,7 +1,12 @@
 #pragma once
-// The first moments of a connection, until both ends know who the other one is: the handshake of
-// TLS, a kHello from the end that connects, a kHello as the answer, and a kBeat, which says that
-// the answer has come. So an end that accepts gets no connection that the other one has given up.
+// The first moments of a connection, until each end knows the other:
+//
+// 1. The two ends make the handshake of TLS.
+// 2. The end that connects sends a kHello.
+// 3. The end that accepts answers with a kHello.
+// 4. The end that connects sends a kBeat, which says that the answer has arrived.
+//
+// So the end that accepts gets no connection that the other end has given up.
 //
 // Protocol: make one as a shared_ptr, and start() it. Then either `welcome` or `refuse` is called
 // once, unless the greeting is dropped with its io_context. A peer that is slow or silent is
@@ -23,9 +28,8 @@ namespace gossamer::tcp {
 class Greeting : public std::enable_shared_from_this<Greeting> {
  public:
   struct Hooks {
-    /// Looks at the other end's hello and returns this end's. The end that connects has sent its
-    /// own already, so there what it returns is not used. Throws FrameError to refuse the other
-    /// end.
+    /// Checks the other end's kHello and returns this end's kHello. The end that connects has sent
+    /// its kHello already and ignores the result. Throws FrameError to refuse the other end.
     std::function<Frame(const Frame& theirs)> judge;
     std::function<void(ByteStream stream, const Frame& theirs)> welcome;
     std::function<void(const std::string& reason)> refuse;

@@ -1,5 +1,5 @@
 #pragma once
-// What operations of one group have in common: messages that they have posted.
+// The common part of the operations of one group: the messages that they have posted.
 
 #include <algorithm>
 #include <cstdint>

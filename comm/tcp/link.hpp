@@ -44,7 +44,7 @@ class Link {
     std::uint32_t epoch = 0;
     /// Data connections; 0: as many as help (StreamCount).
     int num_streams = 0;
-    /// This end connects to the other one.
+    /// True: this end connects to the other end.
     bool connects = false;
     /// The peer's memory; empty if it cannot be reached.
     ProcessMemory memory = {};
@@ -100,7 +100,7 @@ class Link {
  private:
   class Control;
   class Data;
-  /// What stays of a data connection when it is made anew.
+  /// The part of a data connection that stays when the connection is made anew.
   struct Channel;
   void send_frame(const Frame& frame, std::string_view payload = {});
   void adopt_control(ByteStream stream, bool peer_reads_memory);

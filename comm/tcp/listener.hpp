@@ -4,8 +4,8 @@
 // goes of the address that has most. One warning for each address and minute.
 //
 // Handshakes take the time of the thread that moves the messages of training. So a connection that
-// does not introduce itself rightly costs its address a part of an allowance (StrangerAllowance),
-// and where that is used up, connections from there are closed at once. Ranks try again.
+// fails the greeting costs its address a part of an allowance (StrangerAllowance). Connections from
+// an address without allowance are closed at once, and ranks try again.
 //
 // Protocol: make it, publish port(), then start(). Thread safety: one thread, which runs the
 // io_context. Errors: CommError when no port can be had.

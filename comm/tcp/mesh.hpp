@@ -1,11 +1,12 @@
 #pragma once
 // The Mesh of processes that are joined by TCP.
 //
-// Of two processes each opens a connection to the other one, and sends over its own. The hello of
-// each end has the numbers of both addresses (address_number()), and a process that is called by
-// another address refuses. What comes first over a connection, after the greeting, is the address
-// of the process that has opened it. When one of the two connections ends, both are closed. Each
-// end sends at least a beat several times in `silence_s`.
+// Each of two processes opens a connection to the other process, and sends over the connection that
+// it has opened. The kHello of each end has the numbers of both addresses (address_number()). A
+// process refuses a connection that names another address than its own. The first text over a
+// connection, after the greeting, is the address of the process that has opened it. When one of the
+// two connections ends, both are closed. Each end sends at least a beat several times in
+// `silence_s`.
 //
 // Thread safety: as Mesh. Errors: CommError from the constructor when no port can be had;
 // std::runtime_error when the system gives no thread.
@@ -22,7 +23,7 @@
 namespace gossamer::tcp {
 
 struct MeshConfig {
-  /// Where it listens, at a port that the system chooses.
+  /// The interface at which the mesh listens, at a port that the system chooses.
   asio::ip::address address;
   /// Connections of other runs are refused.
   std::uint64_t run = 0;

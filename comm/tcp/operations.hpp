@@ -45,8 +45,8 @@ struct Post {
 std::unique_ptr<Operation> make_messages(GroupPtr group, std::vector<Post> sends,
                                          std::vector<Post> receives, bool is_tagged);
 
-// The operations below have a `number` that tells those of one group apart that are under way
-// together; all members give the same.
+// The operations below have a `number`. It tells operations of one group apart that are under way
+// at the same time; all members give the same number.
 
 /// `texts` is filled when the operation is over.
 std::unique_ptr<Operation> make_gather(GroupPtr group, std::uint64_t number, std::string text,

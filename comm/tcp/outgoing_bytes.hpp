@@ -1,14 +1,14 @@
 #pragma once
 // The bytes that one data connection carries to the peer. They stay here until the peer says that
-// they have arrived. So a new connection in the place of a broken one goes on at the byte where the
-// peer has stopped reading: nothing is lost, and nothing comes twice.
+// they have arrived. So a new connection that replaces a broken connection goes on at the byte
+// where the peer has stopped reading. No byte is lost, and no byte comes twice.
 //
 // Protocol: when is_at_end(), append() a piece. Write rest(), and say by advance() how much of it
 // has gone. acknowledge() takes what the peer has read. When a new connection is there,
 // go_back_to() comes first. Positions count the bytes of all these connections from 0.
 //
-// A piece refers to the block of its message. When the message is over, release() copies what has
-// not arrived: at most what TCP's buffers and the way between the hosts hold, and kAckBytes.
+// A piece refers to the block of its message. When the message is over, release() copies the bytes
+// that have not arrived: at most the bytes that TCP's buffers and the network hold, and kAckBytes.
 //
 // Thread safety: none. Errors: FrameError for a position that the peer cannot have.
 
@@ -28,7 +28,7 @@ class OutgoingBytes {
   /// A receiver says how much it has read after so many more bytes.
   static constexpr std::uint64_t kAckBytes = std::uint64_t{512} << 10U;
 
-  /// What advance() has done.
+  /// The result of advance().
   struct Step {
     /// Whether bytes have left that have never left before.
     bool is_new = false;
@@ -42,7 +42,7 @@ class OutgoingBytes {
   /// The unwritten part of the present piece.
   [[nodiscard]] ByteStream::Parts rest() const;
   Step advance(std::size_t count);
-  /// Copies what is kept of this message, whose block may change from now on.
+  /// Copies the kept bytes of this message, whose block may change from now on.
   void release(const Message& message);
   /// The peer has read all bytes before `position`. An earlier position than before is no news.
   void acknowledge(std::uint64_t position);

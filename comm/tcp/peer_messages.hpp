@@ -2,10 +2,14 @@
 // The messages between this rank and one peer, without their connections (frame.hpp has the
 // protocol).
 //
-// Protocol: post_send() and post_receive() say what shall be sent and where it shall lie. Both give
-// back a message that tells when it is over. What the peer says goes to handle_...(). Data
-// connections take pieces from next_piece(), the message first that has waited longest, and say by
-// count_sent() and count_arrived() what has gone and come.
+// Protocol:
+//
+// 1. post_send() takes a block to send, and post_receive() takes a block to fill. Each returns a
+//    message that tells when it is over.
+// 2. The caller gives the peer's frames to the functions handle_...().
+// 3. Data connections take pieces from next_piece(), first of the message that has waited longest.
+// 4. Data connections report the bytes that have left and arrived by count_sent() and
+//    count_arrived().
 //
 // The blocks of a message must stay until it is over, or until clear().
 //
@@ -30,10 +34,10 @@ namespace gossamer::tcp {
 struct Message {
   MessageKey key = {};
   std::int64_t bytes = 0;
-  /// Where it begins: in the sender's memory, or in the receiver's.
+  /// The beginning of the block: `from` in the sender's memory, or `to` in the receiver's memory.
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
-  /// What pieces have been made of, and what has left or arrived.
+  /// The number of bytes that pieces have taken, and the number that have left or arrived.
   std::int64_t num_dealt = 0;
   std::int64_t num_moved = 0;
   bool is_over = false;
@@ -120,7 +124,8 @@ class PeerMessages {
   Hooks hooks_;
   std::map<MessageKey, MessagePtr> sends_;
   std::map<MessageKey, MessagePtr> receives_;
-  /// What the peer is ready for or offers, and this rank has not posted yet.
+  /// The messages for which the peer is ready, or that it offers, and that this rank has not posted
+  /// yet.
   std::map<MessageKey, Frame> early_ready_;
   std::map<MessageKey, Frame> early_offers_;
   std::deque<MessagePtr> sendable_;

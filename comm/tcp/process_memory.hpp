@@ -18,7 +18,7 @@ namespace gossamer::tcp {
 class MemoryMark {
  public:
   MemoryMark();
-  /// From now on this process's memory is not what it has offered.
+  /// Makes peers see that this process's memory is no longer the memory that it has offered.
   void erase();
   /// `process address mark`, for of().
   [[nodiscard]] std::string text() const;

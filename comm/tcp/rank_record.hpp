@@ -1,6 +1,6 @@
 #pragma once
-// What a rank of the backend `tcp` tells the others, in the store or over a mesh: its host, and
-// where it listens.
+// The record by which a rank of the backend `tcp` introduces itself, in the store or over a mesh:
+// its host, and the address where it listens.
 //
 // Thread safety: functions without state. Errors: CommError for texts that are no record.
 

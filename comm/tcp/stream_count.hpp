@@ -1,14 +1,18 @@
 #pragma once
 // How many data connections two ranks should have.
 //
-// One connection fills the wire where nothing is lost. On a far link a single loss halves its rate
-// for many round trips, and its window may be smaller than what the wire holds; several connections
-// together are as fast as the wire. Where nothing is lost they are slower, because a message waits
-// for its slowest connection. So the count begins with one. Each rank measures the rate at which
-// its messages leave, over the time in which they wait for the network. More connections help in
-// two cases: TCP loses packets although no queue is full, or its buffers hold it back. The count
-// then grows to four times as many, as long as the rate grows with it. It grows again when the rate
-// falls.
+// One connection fills the wire where no packet is lost. On a far link a single loss halves a
+// connection's rate for many round trips, and its window may be smaller than the data on the wire.
+// Several connections together are then as fast as the wire. Where no packet is lost, several
+// connections are slower, because a message waits for its slowest connection.
+//
+// 1. The count begins with one connection.
+// 2. Each rank measures the rate at which its messages leave, over the time in which they wait for
+//    the network.
+// 3. More connections help in two cases: TCP loses packets although no queue is full, or TCP's
+//    buffers limit the rate. The count then grows to four times as many, as long as the rate grows
+//    with the count.
+// 4. The count grows again when the rate falls.
 //
 // Thread safety: none.
 

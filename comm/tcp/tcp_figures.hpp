@@ -1,5 +1,5 @@
 #pragma once
-// What the kernel tells of a TCP connection.
+// Reads the figures that the kernel keeps for a TCP connection.
 //
 // Thread safety: a function without state. Errors: none.
 
@@ -10,8 +10,8 @@ namespace gossamer::tcp {
 
 struct TcpFigures {
   double round_trip_s = 0.0;
-  /// Since the connection was made: bytes and segments of payload that were sent, those that were
-  /// sent again included, and segments that were sent again.
+  /// Counts since the connection was made: bytes and segments of payload that were sent,
+  /// retransmissions included, and segments that were retransmitted.
   std::int64_t num_bytes = 0;
   std::int64_t num_segments = 0;
   std::int64_t num_resent = 0;

@@ -30,7 +30,8 @@ class TlsContext {
     void operator()(ssl_st* ssl) const;
   };
   using Ssl = std::unique_ptr<ssl_st, FreeSsl>;
-  /// One end of a connection over the socket `fd`, which does not block and stays the caller's.
+  /// Makes one end of a connection over the socket `fd`. The socket must not block, and the caller
+  /// keeps owning it.
   [[nodiscard]] Ssl connect(int fd, Role role) const;
 
  private:

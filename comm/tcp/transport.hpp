@@ -2,8 +2,8 @@
 // All connections of one rank: finds peers, opens connections when the first message needs them,
 // and watches over the peers.
 //
-// Of two ranks the higher one connects to the lower one. A connection that does not come about is
-// tried again until the message's own time limit ends the run.
+// Of two ranks, the higher rank connects to the lower rank. It tries again after a failure, until
+// the time limit of a message ends the run.
 //
 // News (a rank has failed, is lost, or leaves) goes from rank to rank over the connections that
 // exist: who hears something for the first time tells it to all its peers. The backend's first
@@ -64,8 +64,8 @@ class Transport {
     Logger logger = {};
     /// By which the peers on this host find this process.
     MemoryMark memory_mark = {};
-    /// Where a run goes on without those that fail: whether its members change. Failures of others
-    /// are a PeerLost then. Null: all end together.
+    /// Where a run goes on without failed ranks: tells whether the members change, and failures of
+    /// other ranks become a PeerLost. Null: all ranks end together.
     std::function<bool()> is_disturbed = {};
   };
 
@@ -81,8 +81,9 @@ class Transport {
   Link& link(int peer);
   /// Moves everything on. Throws the first failure.
   void service();
-  /// Waits a moment for news, which it throws. Else names the ranks that are silent, or `peers`;
-  /// where a run goes on without those that fail, as a PeerLost, whose text begins with `so_far`.
+  /// Waits a moment for the news of a failure, and throws it. Otherwise returns a diagnosis that
+  /// names the silent ranks, or `peers`. Where a run goes on without failed ranks, throws a
+  /// PeerLost instead, whose text begins with `so_far`.
   ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers, const std::string& so_far);
   /// Seconds since anything but a sign of life has moved between this rank and one of `peers`.
   [[nodiscard]] double idle_s(const std::vector<int>& peers) const;
@@ -102,8 +103,8 @@ class Transport {
   void part_early();
   /// Closes all connections.
   void close();
-  /// Whether another rank has told of its failure before this one's worker failed. Any thread may
-  /// ask.
+  /// Whether another rank has reported its failure before this rank's worker failed. Any thread may
+  /// call it.
   [[nodiscard]] bool has_heard_of_failure() const { return has_heard_of_failure_; }
 
  private:
@@ -136,10 +137,10 @@ class Transport {
   void adopt(int peer, ByteStream stream, const Frame& hello);
 
   void hear(int from, const Frame& frame, const std::string& text);
-  /// Tells the peers what they have not heard yet. Returns whether it is news to this rank.
+  /// Sends the news to peers that may not know it yet. Returns whether it is news to this rank.
   bool spread(const News& news, int except);
   static void send_news(Link& link, const News& news);
-  /// `is_own`: this rank itself has lost the other one.
+  /// `is_own`: this rank itself has lost the other rank.
   void fail(const News& news, const std::string& text, bool is_own = false);
   /// Fails when the members of the run change.
   void heed_members();
@@ -157,7 +158,7 @@ class Transport {
   /// By rank; null until the first message.
   std::vector<std::unique_ptr<Link>> links_;
   std::set<std::tuple<NewsKind, int>> heard_;
-  /// What links hear that come later.
+  /// The news for links that are made later.
   std::vector<News> failures_;
   /// Why the last attempt to connect to a rank has failed.
   std::map<int, std::string> refusals_;

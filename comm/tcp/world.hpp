@@ -29,7 +29,7 @@ struct Arrival {
   std::shared_ptr<SocketBell> bell;
   std::unique_ptr<Listener> listener;
   MemoryMark mark;
-  /// What the others have to know.
+  /// The record that the other ranks need.
   RankRecord record;
 };
 

@@ -95,9 +95,12 @@ struct Meeting {
 
 class ThreadGroup {
  public:
-  /// Names a meeting: its kind; two ranks, which are the pair (low, high) of an exchange, (from,
-  /// to) of a message or tagged message, or (-1, -1) for operations of all members; then a running
-  /// number. Tagged messages of each tag have their own numbers.
+  /// The name of a meeting has three parts: its kind, two ranks, and a running number. Tagged
+  /// messages of each tag have their own numbers. The two ranks are:
+  ///
+  /// - (low, high) for the pair of an exchange
+  /// - (from, to) for a message or a tagged message
+  /// - (-1, -1) for operations of all members
   using Key = std::tuple<MeetingKind, int, int, std::int64_t>;
 
   ThreadGroup(std::shared_ptr<ThreadHub> hub, std::vector<int> world_ranks)
@@ -110,7 +113,7 @@ class ThreadGroup {
   /// brought another operation, size or type.
   std::shared_ptr<Meeting> join(const Key& key, MeetingKind kind, std::size_t place,
                                 std::size_t size, Contribution contribution);
-  /// Which members of a meeting have come.
+  /// The members of a meeting that have come.
   std::vector<bool> who_is_here(const Meeting& meeting);
   /// Lays out memory for the others: the part of member `place` in the `number`-th sharing.
   void lay_out(std::int64_t number, std::size_t place, Buffer part);

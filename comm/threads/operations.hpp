@@ -21,7 +21,7 @@ struct ThreadPart {
   std::vector<int> members;
   std::size_t place = 0;
   std::size_t place_in_group = 0;
-  /// The root, or the other one of a pair.
+  /// The root, or the other member of a pair.
   std::size_t source = 0;
   Contribution contribution;
   /// Where gathered texts go; the caller waits, so it outlives the operation.

@@ -1,6 +1,6 @@
 #pragma once
-// Which ranks of a world have left it in the ordinary way. A rank that waits only
-// for ranks that have left waits in vain, and can be told so long before its time limit.
+// Records the ranks of a world that have left it without an error. A rank that waits only for ranks
+// that have left waits in vain, and fails long before its time limit.
 //
 // Thread safety: any thread may call anything.
 

@@ -22,7 +22,7 @@ class Doorbell {
   Doorbell& operator=(const Doorbell&) = delete;
   virtual ~Doorbell() = default;
 
-  /// Ends the present sleep, or the next one.
+  /// Ends the present sleep, or the next sleep if there is none.
   virtual void ring() {
     {
       const std::lock_guard lock(mutex_);
@@ -34,7 +34,7 @@ class Doorbell {
   void tell() {
     if (expects_.exchange(false, std::memory_order_acq_rel)) ring();
   }
-  /// From now on tell() rings.
+  /// Makes tell() ring from now on.
   void expect() { expects_.exchange(true, std::memory_order_acq_rel); }
   /// Returns after a ring, or after `longest`.
   virtual void sleep(std::chrono::microseconds longest) {

@@ -5,19 +5,19 @@
 //
 // Protocol: submit() hands over an Operation. The worker starts operations in the order submitted.
 // An operation that has to wait (OpContext::after, ready, prepare), or that does not let the next
-// one start, holds up only later operations of its own channel. The worker tests the started
+// operation start, holds up only later operations of its own channel. The worker tests the started
 // operations in turn and ends their Requests. After a turn without progress it sleeps; it never
-// spins. Some operations tell when a peer has moved them (is_woken(), Doorbell). The worker asks
-// all others again after a short pause.
+// spins. Some operations wake the worker when a peer has moved them (is_woken(), Doorbell). The
+// worker tests all other operations again after a short pause.
 //
-// Failures: an operation that throws, or that makes no progress for the timeout, fails all
-// operations that the worker holds (in flight and still queued) and all later ones with the same
-// error. A CommError names rank, peers, bucket and round of the operation that failed. From then on
-// the worker receives nothing more. The owners of operations that were in flight stay alive until
-// the worker is destroyed. Time in which the whole process was stopped does not count as waiting.
-// For a tagged message only the time counts in which a thread waits for its request, or drains the
-// worker. An operation that waits for ranks which have all left the world (Attendance) fails much
-// sooner.
+// Failures: an operation fails if it throws, or makes no progress for the timeout. All operations
+// that the worker holds (in flight and still queued) and all later operations then fail with the
+// same error. A CommError names rank, peers, bucket and round of the operation that failed. From
+// then on the worker receives nothing more. The owners of operations that were in flight stay alive
+// until the worker is destroyed. Time in which the whole process was stopped does not count as
+// waiting. For a tagged message only the time counts in which a thread waits for its request, or
+// drains the worker. An operation that waits for ranks which have all left the world (Attendance)
+// fails much sooner.
 //
 // Progress of an operation: its Progress has changed, or anything but a sign of life has moved on
 // the connections with the ranks that it is linked_with(), in either direction (Config::idle_s).
@@ -30,8 +30,8 @@
 // which this worker has started and ended no operation.
 //
 // Before an operation gives up, the worker warns once, after Config::notice_s. The warning names
-// the peers, and what is known of their reason (Config::hint). A rank that has left out a batch is
-// found without the whole wait in this way. A time limit that is shorter gives no warning.
+// the peers, and the reason where Config::hint knows it. So a user finds a rank that has left out a
+// batch without the whole wait. Where the time limit is shorter, there is no warning.
 //
 // A rank that has done its work waits for the others, which may write their results for long: after
 // lift_timeout() an operation gives up only where the diagnosis finds a rank that is not alive.
@@ -85,7 +85,7 @@ struct Progress {
   bool operator==(const Progress&) const = default;
 };
 
-/// One thing on the wire. All calls come from the worker.
+/// One operation on the wire. All calls come from the worker.
 class Operation {
  public:
   virtual ~Operation() = default;
@@ -109,7 +109,7 @@ class Operation {
 
 class ProgressWorker {
  public:
-  /// What a timeout turns into: the ranks to name, and the sentence about them.
+  /// The content of the error after a timeout: the ranks to name, and the sentence about them.
   struct Diagnosis {
     std::vector<int> peers;
     std::string text;
@@ -153,8 +153,8 @@ class ProgressWorker {
     /// Called when the worker has failed, before anybody learns of it. From then on nothing may be
     /// received into blocks, or sent from them. Must not throw.
     std::function<void(const std::exception_ptr& error)> failed = {};
-    /// Finds out why `peers` keep this rank waiting; may take seconds. `so_far`: for how long, and
-    /// what has moved before.
+    /// Finds out why `peers` keep this rank waiting; may take seconds. `so_far` says how long the
+    /// rank has waited, and how far the operation has come.
     std::function<Diagnosis(const std::vector<int>& peers, const std::string& so_far)> diagnose =
         {};
     /// Seconds since anything but a sign of life has moved between this rank and one of `peers`.
@@ -177,7 +177,8 @@ class ProgressWorker {
                  const void* channel = nullptr);
   /// Blocks until nothing is in flight. Throws the error that the worker failed with.
   void drain();
-  /// From now on operations wait without a limit for peers that are alive. Any thread may call it.
+  /// Lets operations wait without a time limit for peers that are alive, from now on. Any thread
+  /// may call it.
   void lift_timeout() { has_limit_ = false; }
   /// Throws the error that the worker failed with. Never blocks.
   void check();
@@ -198,7 +199,7 @@ class ProgressWorker {
     Completion completion;
     OpContext context;
     const void* channel = nullptr;
-    /// What the operation waits for; set by wait_for().
+    /// The condition for which the operation waits; set by wait_for().
     Wait wait = Wait::kNone;
     double waited_s = 0.0;
     /// How far the operation had come when the worker last asked it.
@@ -223,7 +224,7 @@ class ProgressWorker {
   [[nodiscard]] bool is_held_up(const void* channel) const;
   /// Whether nothing of its own keeps it from starting. Throws when `after` has failed.
   static bool is_ready(Active& entry);
-  /// Returns whether an operation has ended, or lets the next one start from now on.
+  /// Returns whether an operation has ended, or lets the next operation start from now on.
   bool test_active();
   /// Moves an operation on; true when it is over.
   static bool test(Active& entry);

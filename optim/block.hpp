@@ -1,5 +1,5 @@
 #pragma once
-// What one step of a block of parameters works on: the parameters, what mixes with them, and the
+// The data of one step of a block of parameters: the parameters, the blocks to mix in, and the
 // gradients. optim/block_update.hpp makes the step, piece by piece: a ParameterUpdate is the step
 // of one piece.
 
@@ -28,7 +28,7 @@ struct Segment {
   /// 1 for the parameter's first update.
   std::int64_t step = 1;
   double weight_decay = 0.0;
-  /// The parameter's own learning rate. Empty: that of the block.
+  /// The parameter's own learning rate. Empty: the rate of the block.
   std::optional<double> lr = {};
   /// An optimizer of the block's kind (same_kind()) with numbers of the parameter's own; must
   /// outlive the work. Null: the block's optimizer.
@@ -54,14 +54,15 @@ struct BlockUpdate {
   /// The factor for the gradients, in the stream's memory; work given earlier has written it. Null:
   /// the gradients are used as they are.
   const GradientDecision* decision = nullptr;
-  /// What is mixed in; the inboxes are as large as `parameters`. Intake::exchange works on
-  /// processors only. Whoever sets the rates has multiplied them by Intake::update_scale.
+  /// The blocks to mix in; the inboxes are as large as `parameters`. Intake::exchange works on
+  /// processors only. The caller has already multiplied the rates by Intake::update_scale.
   Intake intake = {};
-  /// For streams on processors. The pool's threads share the work; null: one thread does it.
+  /// The pool whose threads share the work of streams on processors; null: one thread does the
+  /// work.
   SimdPath simd = best_simd_path();
   WorkerPool* pool = nullptr;
-  /// For optimizers with needs_matrices(); must outlive the work. Null: orthogonalize(), which GPUs
-  /// do not have.
+  /// Makes matrices orthogonal for optimizers with needs_matrices(); must outlive the work. Null:
+  /// orthogonalize(), which works on processors only.
   const Orthogonalize* orthogonalize = nullptr;
 };
 

@@ -2,7 +2,7 @@
 // The step of a whole block of parameters, as work on a stream. The work mixes every parameter of
 // the block, and applies the optimizer's rule to the parameters that have a gradient.
 //
-// Errors: std::logic_error for types that do not fit. Thread safety: that of the stream.
+// Errors: std::logic_error for types that do not fit. Thread safety: the same as the stream's.
 
 #include <span>
 #include <vector>

@@ -1,9 +1,10 @@
 #pragma once
 // A codec turns a block into fewer bytes for the wire. Every Codec encodes summands, for sums over
-// ranks (core/exchange/coded_sum.hpp). There a rank has no value near the one that it hears, so the
-// encoded values must be complete without the receiver's own. A sum's rounding moves the mean, so
-// an algorithm that needs the mean adds what a message has left out to the next one (error
-// feedback: Seide et al., "1-Bit Stochastic Gradient Descent", 2014).
+// ranks (core/exchange/coded_sum.hpp). In a sum a rank has no value near the value that it
+// receives, so the encoded values must be complete without the receiver's own. A sum's rounding
+// moves the mean. So an algorithm that needs the exact mean adds the part that a message has left
+// out to the next message (error feedback: Seide et al., "1-Bit Stochastic Gradient Descent",
+// 2014).
 //
 // A MixingCodec also encodes blocks for mixing. There every element is encoded by itself, so a part
 // of an encoded block that begins at a multiple of MixingCodec::kGrain is the encoded part of the
@@ -12,7 +13,7 @@
 //
 //   x <- keep * x + sum of weight * (decoded(heard) - decoded(own))
 //
-// One rank of a pair gains what the other one loses, however coarse the codec is. Mixing in
+// One rank of a pair gains what the other rank loses, however coarse the codec is. Mixing in
 // decoded(heard) alone would round the mean in every round, by up to 0.03 at |x| = 30 in bfloat16.
 //
 // A new codec is one file in optim/codecs and one row in its registry.cpp. Codecs are constants,
@@ -49,7 +50,7 @@ struct Grid {
 
 /// How far the differences of some elements went, for codecs with needs_grid().
 struct DifferenceRange {
-  /// In steps of the grid, at most MixingCodec::most_steps() + 1.
+  /// The largest difference, in steps of the grid, at most MixingCodec::most_steps() + 1.
   std::int32_t largest_steps = 0;
   /// Number of differences in the upper half of the range. A difference beyond the range looks like
   /// a smaller one, so many of them say that the grid is too fine, or soon will be.
@@ -114,8 +115,8 @@ inline float rounded_to_float(double size) {
   return static_cast<float>(size);
 }
 
-/// What the updates of a block have seen of the differences between this rank and others. Several
-/// threads may add.
+/// The differences between this rank and other ranks that the updates of a block have seen. Several
+/// threads may add to it at once.
 class DifferenceStats {
  public:
   /// `difference` >= 0.
@@ -171,9 +172,9 @@ AnyBlock encoded_part(const MixingCodec& codec, const AnyBlock& encoded, std::in
   return part_of(encoded, codec.encoded_bytes(first), codec.encoded_bytes(numel));
 }
 
-/// The most ranks of a group that send fewer bytes when every member sends its encoded block to
-/// every other member than when they sum plain float32 blocks (exchange_bytes() in
-/// topology/rank_round.hpp). Larger groups use the sum.
+/// The largest group that sends encoded blocks. Up to this number of ranks, encoded blocks from
+/// every member to every other member are fewer bytes than a sum of plain float32 blocks
+/// (exchange_bytes() in topology/rank_round.hpp). Larger groups use the sum.
 std::int64_t most_coded_members(const MixingCodec& codec);
 
 struct CodecEntry {
@@ -184,7 +185,7 @@ struct CodecEntry {
 };
 
 std::span<const CodecEntry> codec_table();
-/// `own` are a user's rows, whose names count beside those of the table.
+/// `own` are a user's rows, whose names stand behind the names of the table.
 std::vector<std::string> codec_names(std::span<const CodecEntry> own = {});
 
 inline constexpr ChoiceOption kCodecName{

@@ -1,5 +1,5 @@
 #pragma once
-// What the pass of an update does for an exchange, beside mixing in plain inboxes. A lane says it
+// The work of an update's pass for an exchange, beside mixing in plain inboxes. A lane asks for it
 // (Intake), and the pass must do all of it. On processors only.
 
 #include <cstdint>
@@ -23,9 +23,10 @@ struct ExchangeWork {
   bool sums = false;
   /// Takes the differences between the block and its inboxes; null: differences are not measured.
   std::shared_ptr<DifferenceStats> stats = {};
-  /// The inboxes' elements are still arriving. Waits for more of them, and returns how many, from
-  /// the first one on, are there; in the end all. The pass must call it until then, and until then
-  /// leaves alone what is not there, also in its own block. Null: all are there.
+  /// A function for inboxes whose elements are still arriving. It waits for more elements, and
+  /// returns the number of first elements that have arrived; in the end it returns all. The pass
+  /// must call it until then. Meanwhile the pass must not touch the elements that have not arrived,
+  /// also in its own block. Null: all elements have arrived.
   std::function<std::int64_t()> wait_for_more = {};
 
   [[nodiscard]] bool is_empty() const {

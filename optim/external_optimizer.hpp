@@ -17,17 +17,18 @@
 
 namespace gossamer {
 
-/// What a rule gets for one bucket in one step.
+/// The data that a rule gets for one bucket in one step.
 struct ExternalStep {
   std::int64_t bucket = 0;
-  /// What the rule changes.
+  /// The elements that the rule changes.
   Block parameters = {};
   /// One for each parameter of the bucket, in the order of the bucket's entries. Their gradients
   /// are final: sums over ranks stand in place of the rank's own where the algorithm sums.
   std::vector<Segment> segments = {};
   /// The schedule's rate, times update_scale.
   double lr = 0.0;
-  /// What the algorithm wants learning rates to be multiplied by, as in directed topologies.
+  /// The factor by which the rule must multiply learning rates, as the algorithm asks in directed
+  /// topologies.
   double update_scale = 1.0;
   /// The factor for the gradients. If `apply` is 0, the rule must leave the parameters as they are.
   GradientDecision decision = {};

@@ -23,7 +23,7 @@
 
 namespace gossamer {
 
-/// Which norm gradients are clipped by; see core/bucket/gradient_policy.hpp.
+/// The norm by which gradients are clipped; see core/bucket/gradient_policy.hpp.
 enum class ClipMode : std::uint8_t { kNone, kPerBucket, kGlobal, kDelayedGlobal };
 
 /// The outcome for the gradients of a step; a sweep reads it when it runs.

@@ -34,42 +34,46 @@ struct Inbox {
   double weight = 0.0;
 };
 
-/// Everything one parameter needs for one step. All memory belongs to the caller. The blocks have
-/// the same number of elements, do not overlap, and have the same dtype, float32 or float64, unless
-/// their comment says otherwise.
+/// Everything that one step of one parameter needs. All memory belongs to the caller. The blocks
+/// have the same number of elements and do not overlap. They have the same dtype, float32 or
+/// float64, unless their comment says otherwise.
 ///
 /// A model that computes in bfloat16 has its parameters twice. `parameter` is the float32 master
 /// copy, which is mixed and updated; `rounded` is the copy that the model reads. The gradients of
 /// such a model are bfloat16 (Micikevicius et al., "Mixed Precision Training", ICLR 2018).
 struct ParameterUpdate {
   Block parameter;
-  /// Bfloat16 where there is a rounded copy. Null data: the parameter has no gradient in this step
-  /// and is only mixed; a rule with kEveryStep also calls its rest().
+  /// The gradient is bfloat16 where there is a rounded copy. Null data: the parameter has no
+  /// gradient in this step and is only mixed; a rule with kEveryStep also calls its rest().
   ConstBlock gradient = {};
-  /// Written: the new parameter rounded to bfloat16. Null data: the model reads `parameter` itself.
+  /// The step writes the new parameter here, rounded to bfloat16. Null data: the model reads
+  /// `parameter` itself.
   Block rounded = {};
-  /// x <- keep * x + sum of weight * block over the inboxes, in their order. For an edge of n ranks
-  /// with weight w: in a pair a rank receives its peer's x, so keep = w and the one inbox has the
-  /// weight 1-w. In a group a rank receives the sum of all n, so keep = w-p and the one inbox has
-  /// the weight p = (1-w)/(n-1).
+  /// Mixing computes x <- keep * x + sum of weight * block over the inboxes, in their order. The
+  /// numbers for an edge of n ranks with weight w:
+  ///
+  /// - Pair: a rank receives its peer's x, so keep = w and the one inbox has the weight 1-w.
+  /// - Group: a rank receives the sum of all n blocks, so keep = w-p and the one inbox has the
+  ///   weight p = (1-w)/(n-1).
   double keep = 1.0;
-  /// Empty: nothing is mixed in; `keep` must then be 1.
+  /// Empty: nothing is mixed in, and `keep` must be 1.
   std::span<const Inbox> inboxes = {};
-  /// num_states() pointers to states with as many elements as the parameter. States are zero before
-  /// the parameter's first update.
+  /// The first Optimizer::num_states() pointers point to states, each with as many elements as the
+  /// parameter. States are zero before the parameter's first update.
   std::array<void*, kMaxStates> states = {};
-  /// 1 for the parameter's first update.
+  /// The number of this update of the parameter, counted from 1.
   std::int64_t step = 1;
   double lr = 0.0;
   double weight_decay = 0.0;
   /// The gradient is multiplied by this first.
   double gradient_scale = 1.0;
-  /// Must be available on this processor.
+  /// A vector path that this processor must have.
   SimdPath simd = best_simd_path();
 };
 
-/// x <- keep * x + sum of weight * block over the inboxes, in one pass over memory. Does nothing
-/// without inboxes. Blocks as in ParameterUpdate. Throws std::logic_error for other types.
+/// Computes x <- keep * x + sum of weight * block over the inboxes, in one pass over memory. Does
+/// nothing without inboxes. The blocks are as in ParameterUpdate. Throws std::logic_error for other
+/// types.
 void mix(const Block& x, double keep, std::span<const Inbox> inboxes,
          SimdPath simd = best_simd_path());
 /// Mixes an update's parameter and its rounded copy, and ignores its gradient.
@@ -84,7 +88,7 @@ struct PassTraffic {
   /// Bytes that the pass writes and does not read.
   std::int64_t written = 0;
 
-  /// All that is moved; what is changed counts twice.
+  /// All bytes that the pass moves; changed bytes count twice, because they are read and written.
   [[nodiscard]] std::int64_t bytes() const { return read + 2 * changed + written; }
 };
 
@@ -100,43 +104,48 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   /// The names of the states, at most kMaxStates. A state has one value per parameter element.
-  /// Saved state is found by these names.
+  /// Checkpoints name saved states by these names.
   [[nodiscard]] virtual std::span<const std::string_view> state_names() const = 0;
   [[nodiscard]] int num_states() const { return static_cast<int>(state_names().size()); }
-  /// The number of steps after which the kinds of update repeat; 1 where all steps are alike.
+  /// The number of steps after which the kinds of update repeat; 1 where all steps are of one kind.
   [[nodiscard]] virtual std::int64_t cycle() const = 0;
-  /// What a pass over memory must move at least in a parameter's `step`-th update, with mixing of
-  /// one inbox: everything read is read once, everything new is written once. `model` is the type
-  /// that the model computes with; bfloat16 has a master copy.
+  /// The least bytes that a pass must move in a parameter's `step`-th update, with mixing of one
+  /// inbox: it reads every old value once and writes every new value once. `model` is the type that
+  /// the model computes with; for bfloat16 there is a master copy.
   [[nodiscard]] virtual PassTraffic least_traffic(std::int64_t step, DType model) const = 0;
-  /// Null if the second moment goes on moving, or if there is none.
+  /// The moments of which the second one stands still after a warm-up. Null if the second moment
+  /// goes on moving, or if there is none.
   [[nodiscard]] virtual std::optional<FrozenMoments> frozen_moments() const { return {}; }
   /// True: every parameter must be a matrix (Segment::rows), and an update needs all of it.
   [[nodiscard]] virtual bool needs_matrices() const { return false; }
-  /// True: the rule learns from the mixing of every step; averages that come every few steps would
+  /// True: the rule learns from the mixing of every step. Averages that come every few steps would
   /// mislead it.
   [[nodiscard]] virtual bool follows_mixing() const { return false; }
-  /// False: parameters are mixed, and whoever makes the step applies a rule of its own.
+  /// False: this optimizer only mixes parameters, and the caller of the step applies a rule of its
+  /// own (ExternalOptimizer).
   [[nodiscard]] virtual bool has_rule() const { return true; }
-  /// Gives the step of a whole block to the stream: for enqueue_update(), which has checked the
-  /// types. This optimizer must outlive the work.
+  /// Gives the step of a whole block to the stream. Only enqueue_update() calls it, after it has
+  /// checked the types. This optimizer must outlive the work.
   virtual void enqueue(Stream& stream, BlockUpdate update) const = 0;
 };
 
-/// An optimizer that updates every element by itself, so that any part of a parameter can be
+/// An optimizer whose rule updates every element independently, so any part of a parameter can be
 /// updated alone.
 class OnePassOptimizer : public Optimizer {
  public:
   void enqueue(Stream& stream, BlockUpdate update) const final;
-  /// The rule, for kernels of the rule's type.
+  /// The address of the rule, for kernels that are compiled for the rule's type; null if there are
+  /// none.
   [[nodiscard]] virtual const void* rule() const { return nullptr; }
-  /// Mixes and updates one piece of a block, at once. Thread safe for distinct pieces.
+  /// Mixes and updates one piece of a block before it returns. Several threads may call it at once
+  /// for distinct pieces.
   virtual void update(const ParameterUpdate& update) const = 0;
-  /// Enqueues the step of a whole block on a stream that does not run on processors.
+  /// Enqueues the step of a whole block on a stream whose work does not run on processors (a
+  /// GPU's).
   virtual void update_on_device(Stream& stream, const BlockUpdate& update) const = 0;
 };
 
-/// Whether two optimizers have the same rule, with other numbers perhaps.
+/// Whether two optimizers have the same rule, whatever their numbers are.
 inline bool same_kind(const Optimizer& a, const Optimizer& b) { return typeid(a) == typeid(b); }
 
 }  // namespace gossamer

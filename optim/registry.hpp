@@ -19,13 +19,13 @@ namespace gossamer {
 struct OptimizerEntry {
   std::string_view name;
   std::string_view summary;
-  /// The keys that the optimizer reads.
+  /// The options that `make` reads.
   std::span<const OptionEntry> options;
   std::unique_ptr<Optimizer> (*make)(const Options& options);
 };
 
 std::span<const OptimizerEntry> optimizer_table();
-/// `own` are a user's rows, whose names count beside those of the table.
+/// The names of the table, then the names of `own`, a user's rows.
 std::vector<std::string> optimizer_names(std::span<const OptimizerEntry> own = {});
 
 inline constexpr ChoiceOption kOptimizerName{
@@ -33,21 +33,23 @@ inline constexpr ChoiceOption kOptimizerName{
                                         return optimizer_names();
                                       }}};
 
-/// Either spelling. Throws ConfigError for an unknown name or a wrong option.
+/// Makes the optimizer called `name` (with `-` or `_`), of the table or of `own`, a user's rows.
+/// Throws ConfigError for an unknown name or a wrong option.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Options& options = Options(),
                                           std::span<const OptimizerEntry> own = {});
 
 struct ScheduleEntry {
   std::string_view name;
   std::string_view summary;
-  /// The keys that `make` reads.
+  /// The options that `make` reads.
   std::span<const OptionEntry> options;
   std::unique_ptr<Schedule> (*make)(const ScheduleBase& base, const Options& options);
 };
 
 std::span<const ScheduleEntry> schedule_table();
 std::vector<std::string> schedule_names();
-/// Either spelling. Throws ConfigError for an unknown name or a wrong option.
+/// Makes the schedule called `name` (with `-` or `_`). Throws ConfigError for an unknown name or a
+/// wrong option.
 std::unique_ptr<Schedule> make_schedule(std::string_view name, const ScheduleBase& base,
                                         const Options& options = Options());
 

@@ -20,7 +20,8 @@
 //   static constexpr StateMask reads(Phase);       // the states that a variant reads; else all
 //   static constexpr StateMask writes(Phase);      // the states that a variant writes; else all
 //
-// The sweep loads only the states that reads() names, and stores only those that writes() names.
+// The sweep loads only the states that reads() names, and stores only the states that writes()
+// names.
 //
 // Three traits are resolved at compile time, so that rules without them pay nothing:
 //
@@ -53,7 +54,8 @@ enum class Phase : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 /// A set of states: bit i stands for state i.
 using StateMask = unsigned;
 
-/// What a rule says of its states and phases, and what holds where it says nothing.
+/// The members by which a rule describes its states and phases, with the defaults of rules that
+/// lack them.
 template <class Rule>
 struct RuleTraits {
   static constexpr auto kStateNames = [] {

@@ -27,7 +27,7 @@ class ExternalSchedule : public Schedule {
   std::atomic<double> lr_;
 };
 
-/// What every schedule gets in addition to its own options.
+/// The numbers that every schedule gets in addition to its own options.
 struct ScheduleBase {
   /// The optimizer's learning rate.
   double lr = 1e-3;

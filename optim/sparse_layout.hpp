@@ -27,7 +27,8 @@ class SparseLayout {
   /// Elements.
   static constexpr std::int64_t kPart = 4096;
 
-  /// For blocks of float32 or float64. 0 < fraction <= 1. A part sends at least one element.
+  /// Makes the layout for blocks of float32 or float64, with 0 < fraction <= 1. A part sends at
+  /// least one element.
   SparseLayout(double fraction, DType dtype) : fraction_(fraction), dtype_(dtype) {}
   /// Adds the elements [offset, offset + numel) of a block.
   void add(std::int64_t offset, std::int64_t numel);

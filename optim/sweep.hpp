@@ -132,7 +132,7 @@ void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
 
 template <class Rule, class T, class G = T, bool kRests = false>
 void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
-  // These rules are not the fastest ones, so one loop for any number of inboxes is enough.
+  // These rules are not the fastest rules, so one loop for any number of inboxes is enough.
   if constexpr (kSeesBefore<Rule> || kEveryStep<Rule>) {
     return sweep_phase<Rule, T, G, Mixing::kMany, kRests>(rule, update);
   } else {

@@ -9,9 +9,9 @@
 
 namespace gossamer {
 
-/// y <- (y mixed) + u' - u with u' = beta u + g, then u <- u'; y is the tracker, in the place of
-/// the parameter. A missing gradient counts as g = 0. The one state is u, named `tracked`: with
-/// beta = 0 the last gradient.
+/// y <- (y mixed) + u' - u with u' = beta u + g, then u <- u'; y is the tracker, which takes the
+/// place of the parameter. A missing gradient counts as g = 0. The one state is u, named `tracked`;
+/// with beta = 0 it is the last gradient.
 std::unique_ptr<Optimizer> make_tracker(double beta);
 
 }  // namespace gossamer

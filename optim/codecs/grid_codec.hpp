@@ -98,7 +98,7 @@ struct EncodeOnGrid {
 template <class T, int kBits>
 struct DifferenceOnGrid {
   static constexpr int kUnit = 1 << (8 - kBits);
-  /// From here on a difference uses the upper half of the range.
+  /// The least difference that uses the upper half of the range.
   static constexpr int kWide = 64;
 
   T* x;

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers of 4 bits, two in a byte, the first one in the lower half.
+// Numbers of 4 bits, two in a byte, the first number in the lower half.
 
 #include <array>
 #include <cstdint>

@@ -5,7 +5,7 @@
 //   scale = max |x| / (2^(b-1) - 1)        q(x) = x / scale, rounded to nearest, ties to even
 //
 // A decoded value differs from x by at most half a scale. Numbers of 4 bits lie two in a byte, the
-// first one in the lower half. Bagua sums gradients in 8 bits in this way (Gan et al., "BAGUA:
+// first number in the lower half. Bagua sums gradients in 8 bits in this way (Gan et al., "BAGUA:
 // Scaling up Distributed Learning with System Relaxations", VLDB 2021).
 //
 // If one of the 1024 values is not finite, all of them decode to NaN. Where the scale would be

@@ -39,7 +39,7 @@ void load_kernel(void (*kernel)(Parameters...)) {
              "cudaFuncGetAttributes");
 }
 
-// What cuda_load_kernels() consists of.
+// The parts of cuda_load_kernels().
 void load_conversions();
 void load_reductions();
 

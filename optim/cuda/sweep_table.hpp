@@ -54,7 +54,7 @@ struct SweepSegment {
 template <class Coefficients, class T, class G>
 struct SweepTable {
   T* parameters = nullptr;
-  /// What mixing begins with: the parameters, or the result of an earlier launch.
+  /// The block with which mixing begins: the parameters, or the result of an earlier launch.
   const T* source = nullptr;
   G* rounded = nullptr;
   std::array<T*, kMaxStates> states = {};

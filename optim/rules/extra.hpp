@@ -98,7 +98,7 @@ struct BuildInExtra {
   operator()(const Rule& rule) const { return build(ExtraRule<Rule>{rule}); }
 };
 
-/// EXTRA's rules around those of a tuple that it can hold.
+/// EXTRA's rules around the rules of a tuple that it can hold.
 template <class... Rules>
 auto in_extra(const std::tuple<Rules...>& /*rules*/) {
   return std::tuple_cat(

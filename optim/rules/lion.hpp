@@ -46,7 +46,7 @@ struct LionRule {
   GOSSAMER_HOST_DEVICE static void apply(const Coefficients<T>& c, T& p, T g,
                                          std::array<T, 1>& state) {
     const T u = c.beta1 * state[0] + c.new1 * g;
-    // 0 stays 0, and what is not a number stays visible.
+    // The sign of 0 is 0, and the sign of NaN is NaN.
     const T sign = u > T{0} ? T{1} : u < T{0} ? T{-1} : u;
     p = c.shrink * p - c.lr * sign;
     state[0] = c.beta2 * state[0] + c.new2 * g;

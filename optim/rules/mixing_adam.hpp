@@ -1,7 +1,8 @@
 #pragma once
-// Adam whose momentum follows the mixing: what mixing moves the parameter by enters the first
-// moment, in units of the gradient. So a rank goes on towards its peers, pull b1 / (1 - b1) times
-// as far as mixing has moved it, and on uneven data its momentum turns to theirs. Costs no bytes.
+// Adam whose momentum follows the mixing: the distance by which mixing moves the parameter enters
+// the first moment, in units of the gradient. So a rank goes on towards its peers, pull b1 / (1 -
+// b1) times as far as mixing has moved it. On uneven data its momentum then turns towards its
+// peers' momenta. The rule sends no additional bytes.
 //
 //   m' = b1 m + (1 - b1) g + pull (x - Wx) (sqrt(v') + eps) / lr
 //

@@ -78,8 +78,8 @@ struct MuonStepRule {
 
 /// How the step of a matrix depends on its shape.
 enum class MuonScale : std::uint8_t {
-  /// 0.2 sqrt(max(rows, cols)): the root mean square of a step is that of AdamW, so that rates and
-  /// weight decay are those of AdamW (Liu et al., "Muon is Scalable for LLM Training", 2025).
+  /// 0.2 sqrt(max(rows, cols)): the root mean square of a step equals AdamW's, so AdamW's rates and
+  /// weight decay fit (Liu et al., "Muon is Scalable for LLM Training", 2025).
   kMatchRmsAdamW,
   /// sqrt(max(1, rows / cols)).
   kOriginal,

@@ -2,14 +2,14 @@
 // QAdam (Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", VLDB 2021),
 // the two phases of 1-bit Adam (Tang et al., "1-bit Adam: Communication Efficient Large-Scale
 // Training with Adam's Convergence Speed", ICML 2021). The first K = `warmup` updates of a
-// parameter are those of Adam. Afterwards its second moment v stands still:
+// parameter are Adam's. Afterwards its second moment v stands still:
 //
 //   m' = b1 m + (1 - b1) g,   x' = x - lr m' / (1 - b1^t) / (sqrt(v_K / (1 - b2^K)) + eps)
 //
-// Then an update is linear in the momentum, so the ranks may round what they send
+// Then an update is linear in the momentum, so the ranks may round the momenta that they send
 // (core/algorithms/allreduce.cpp, `sends: momentum`). The correction of v stands still as v does.
-// Bagua's code lets it go on, so its steps grow by up to 1 / sqrt(1 - b2^K). DeepSpeed's
-// code of 1-bit Adam has no corrections.
+// Bagua's code lets it go on, so its steps grow by up to 1 / sqrt(1 - b2^K). DeepSpeed's code of
+// 1-bit Adam has no corrections.
 //
 // Least traffic per element in float32, mixing included: 32 bytes during the warm-up, then 28.
 

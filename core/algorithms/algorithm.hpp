@@ -53,7 +53,7 @@
 
 namespace gossamer {
 
-/// What an algorithm works with. The pipeline owns all of it and outlives the algorithm.
+/// The surroundings of an algorithm. The pipeline owns all members and outlives the algorithm.
 struct AlgorithmSetup {
   /// Buckets hold the initial parameters.
   std::span<Bucket> buckets;
@@ -63,15 +63,16 @@ struct AlgorithmSetup {
   const Schedule& schedule;
   /// All work on blocks goes to this stream.
   Stream& stream;
-  /// What lanes of LaneResult::kMix and kSum send in place of their blocks; null: the blocks.
+  /// The codec that encodes the blocks of lanes of LaneResult::kMix and kSum; null: the lanes send
+  /// plain blocks.
   const Codec* codec = nullptr;
   SimdPath simd = best_simd_path();
   /// Threads that share the work on large blocks. Null: one thread does it.
   WorkerPool* pool = nullptr;
 };
 
-/// What ranks do together where each has the optimizer's states, and the gradients, of a shard
-/// alone (Bucket::keep_shard()). All calls are collective.
+/// The common work of ranks that each have the optimizer's states and the gradients of one shard
+/// (Bucket::keep_shard()). All calls are collective.
 class SharedStates {
  public:
   virtual ~SharedStates() = default;
@@ -105,17 +106,18 @@ class Algorithm {
   virtual void after_update(Bucket& /*bucket*/) {}
   virtual void end_step() {}
 
-  /// The lanes drop what has arrived, because other code has written the parameters. Drops what the
-  /// algorithm itself keeps of it.
+  /// Drops the values that the algorithm keeps of arrived blocks, because other code has written
+  /// the parameters. The lanes drop their blocks themselves.
   virtual void forget() {}
   /// Shows the visitor the numbers and blocks of the algorithm that do not come from
   /// Bucket::add_state() or lanes. Called after the lanes are drained.
   virtual void visit(StateVisitor& /*visitor*/) {}
-  /// For algorithms whose ranks share the optimizer's states; null: every rank has all of them.
+  /// The object of algorithms whose ranks share the optimizer's states; null: every rank has all
+  /// states.
   [[nodiscard]] virtual SharedStates* shared_states() { return nullptr; }
 };
 
-/// What an algorithm is to run with, as far as it is known.
+/// The setting in which an algorithm is to run, as far as it is known.
 struct AlgorithmSetting {
   /// Null: none.
   const Topology* topology = nullptr;
@@ -210,7 +212,8 @@ struct AlgorithmEntry {
   std::string_view summary;
   /// The keys that `read` reads beside `name`.
   std::span<const OptionEntry> options = {};
-  /// What the options' defaults take; AlgorithmChoice::topologies() knows what a choice takes.
+  /// The topologies that the algorithm takes with its default options;
+  /// AlgorithmChoice::topologies() gives the topologies that a choice takes.
   TopologyKind topologies = TopologyKind::kNone;
   EqualModels equal_models = EqualModels::kNever;
   RankSteps steps = RankSteps::kTogether;
@@ -240,7 +243,7 @@ struct AlgorithmEntry {
 };
 
 std::span<const AlgorithmEntry> algorithm_table();
-/// `own` are a user's rows, whose names count beside those of the table.
+/// `own` are a user's rows, whose names stand behind the names of the table.
 std::vector<std::string> algorithm_names(std::span<const AlgorithmEntry> own = {});
 
 inline constexpr ChoiceOption kAlgorithmName{
@@ -299,19 +302,21 @@ class AlgorithmChoice {
   std::string given_;
 };
 
-/// What the ranks send one another. The program, the wrapper and the pipeline hand it on as it is.
+/// The options that decide the messages of the ranks. The program, the wrapper and the pipeline
+/// hand them on unchanged.
 struct ExchangeOptions {
   /// A name, as "allreduce", or a name with options: {"allreduce", Options::parse("delay: 1")}.
   AlgorithmChoice algorithm = {};
   /// Must be given for algorithms that send to the peers of a topology, such as gossip.
   std::shared_ptr<const Topology> topology = {};
-  /// What the ranks send in place of their parameters or gradients (find_codec()); null: these.
+  /// The codec that encodes the parameters or gradients that ranks send (find_codec()); null: plain
+  /// blocks.
   const Codec* codec = nullptr;
   /// Ranks of one host read each other's memory (host_slots.hpp); false: they send messages. Equal
   /// on all ranks.
   bool shares_memory = true;
 
-  /// What the algorithm is to run with, as far as these options say.
+  /// The setting in which the algorithm is to run, as far as these options say.
   [[nodiscard]] AlgorithmSetting setting() const {
     return {.topology = topology.get(), .codec = codec};
   }

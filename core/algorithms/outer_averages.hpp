@@ -67,14 +67,15 @@ class OuterAverages {
     /// The average of models after parameters were written: it is the anchor as well.
     kNewAnchor,
   };
-  /// model <- the average that has arrived. `model` is what this rank has sent, and `step` that of
-  /// now.
+  /// Computes model <- the average that has arrived. `model` is the model that this rank has sent,
+  /// and `step` is the present step.
   Taken take(const Bucket& bucket, std::int64_t step, const Block& model, const Block& anchor);
-  /// In place of take(): leaves the model as it is.
+  /// Takes the place of take(), and leaves the model as it is.
   void drop(const Bucket& bucket, std::int64_t step);
   /// Drops the errors, because other code has written the parameters before this step.
   void forget(std::int64_t step);
-  /// From this step on, this rank's anchors may differ from the anchors of the other ranks.
+  /// Notes that from this step on this rank's anchors may differ from the anchors of the other
+  /// ranks.
   void distrust(std::int64_t step);
   /// A run may go on with another codec, or without.
   void visit(StateVisitor& visitor);
@@ -104,7 +105,7 @@ class OuterAverages {
   /// kUnusable.
   [[nodiscard]] double flag_of(std::int64_t began) const;
   void send_move(const Bucket& bucket, const Block& model, const Block& anchor);
-  /// For the host's next work: copies blocks of the device once the last average is over.
+  /// Prepares the host's next work: copies blocks of the device once the last average is over.
   void fetch(const Bucket& bucket, std::initializer_list<std::pair<Block, ConstBlock>> blocks);
   Taken take_arrived(const Bucket& bucket, std::int64_t step, const Block& model,
                      const Block& anchor);
@@ -119,7 +120,8 @@ class OuterAverages {
   bool sends_moves_;
   /// Encoded averages of models on a GPU are taken on the host.
   bool is_hosted_;
-  /// Works on encoded averages: the host's stream if is_hosted_, else that of the models.
+  /// The stream that works on encoded averages: the host's stream if is_hosted_, else the stream of
+  /// the models.
   Stream& stream_;
   BucketLanes lanes_;
   /// The lanes of whole models. Used only with sends_moves_.
@@ -130,8 +132,9 @@ class OuterAverages {
   PerBucket<Copies> copies_;
   /// Averages that begin in the `every` steps from here on are of models. The same on all ranks.
   std::int64_t models_from_;
-  /// The step before which other code has written this rank's parameters; of several, the first one
-  /// without an agreement after it. At most models_from_: there is an agreement.
+  /// The step before which other code has written this rank's parameters; of several such steps,
+  /// the first one without a later agreement of the ranks. At most models_from_: the ranks have
+  /// agreed since.
   std::int64_t written_;
   /// Ends the work of stream_ before the memory above goes.
   std::optional<SynchronizedScope> scope_;

@@ -1,5 +1,6 @@
 #pragma once
-// What may be wrong with the options of `outer`. No state; any thread may call. Errors: none.
+// Warns of options of `outer` that are likely to ruin a run. Thread safe: there is no state. Throws
+// nothing.
 
 #include <string>
 

@@ -1,5 +1,6 @@
 #pragma once
-// Counters of training: where a step's time goes, what it sends, and how far training has come.
+// Counters of training: the parts of a step's time, the bytes that the step sends, and the progress
+// of training.
 
 #include <cstdint>
 

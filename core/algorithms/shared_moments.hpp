@@ -16,8 +16,8 @@
 // moment that took in an encoded difference could become negative. Nothing writes a moment between
 // two updates, so the moment itself is sent.
 //
-// Protocol for a bucket: start() after an update, finish() before the next one. After loading, the
-// caller starts the saved round again.
+// Protocol for a bucket: start() after an update, finish() before the next update. After loading,
+// the caller starts the saved round again.
 //
 // Errors: CommError from lanes. Not thread safe.
 

@@ -8,8 +8,8 @@
 // gradients; their memory must stay until the stream has done the work. Invariant: in a step, only
 // update() writes the parameters. Between steps, averaging and loading may write them.
 //
-// The optimizer's states may be only those of a shard: then update() handles just the elements of
-// the shard, and the algorithm fetches the others from other ranks.
+// A bucket may hold the optimizer's states of one shard only. Then update() handles the elements of
+// the shard, and the algorithm fetches the other elements from other ranks.
 //
 // Errors: std::logic_error for a broken protocol. Not thread safe.
 
@@ -42,9 +42,9 @@ class Bucket {
     /// Float64, one element per entry, on the stream's device: squared norms of the gradients.
     Block squares = {};
   };
-  /// `optimizer` and `stream` must outlive the bucket. The bucket's own optimizer is that of its
-  /// parameters, where they name one of another kind. Throws std::logic_error if the memory does
-  /// not fit the plan, or parameters of different kinds are in one bucket.
+  /// `optimizer` and `stream` must outlive the bucket. If the bucket's parameters name an optimizer
+  /// of another kind, the bucket uses that optimizer. Throws std::logic_error if the memory does
+  /// not fit the plan, or if the parameters of the bucket name optimizers of different kinds.
   Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInfo> parameters,
          Memory memory, const Optimizer& optimizer, Stream& stream);
 
@@ -93,8 +93,9 @@ class Bucket {
   /// Drops all blocks of add_state(). The algorithm must be gone, and the stream's work done.
   void drop_added_states();
 
-  /// What the updates of an entry use from the next one on, in place of BlockUpdate::lr and of the
-  /// numbers of ParameterInfo. Throws std::logic_error for an optimizer of another kind.
+  /// Sets the numbers that the updates of an entry use from the next update on, in place of
+  /// BlockUpdate::lr and of the numbers of ParameterInfo. Throws std::logic_error for an optimizer
+  /// of another kind.
   void set_settings(std::int64_t entry, ParameterSettings settings);
   /// The updates of an entry so far. Of a step that turns out to be left out, they are taken back.
   [[nodiscard]] std::int64_t num_updates(std::int64_t entry) const {
@@ -116,11 +117,12 @@ class Bucket {
   [[nodiscard]] bool is_ready() const { return is_ready_ || num_arrived_ == num_entries(); }
   /// The gradient of an entry; null data if none has arrived.
   [[nodiscard]] ConstBlock gradient(std::int64_t entry) const { return slot(entry).gradient; }
-  /// Replaces the gradient of an entry. The new one has the elements that the shard has of the
-  /// entry, and the type of the model or of the bucket. Null data removes the gradient.
+  /// Replaces the gradient of an entry. The new gradient has the elements of the entry that lie in
+  /// the shard, and the type of the model or of the bucket. Null data removes the gradient.
   void replace_gradient(std::int64_t entry, ConstBlock gradient);
-  /// Tells where this rank's own gradients stay until those of the next step come, laid out as the
-  /// parameters are, if replace_gradient() puts sums over ranks in their place.
+  /// Tells where this rank's own gradients stay until the gradients of the next step come, if
+  /// replace_gradient() puts sums over ranks in their place. They are laid out as the parameters
+  /// are.
   void set_own_gradients(const ConstBlock& own) { own_gradients_ = own; }
   /// This rank's own gradient of the last step; null data: no sum has taken its place.
   [[nodiscard]] ConstBlock last_own_gradient(std::int64_t entry) const {
@@ -141,8 +143,8 @@ class Bucket {
   /// are. Algorithms read this in before_update().
   [[nodiscard]] const GradientDecision* decision() const { return decision_; }
   void set_decision(const GradientDecision* decision) { decision_ = decision; }
-  /// One segment per entry, with the gradients of this moment; offsets are those in the shard. They
-  /// name no optimizers, so that any rule may go over them.
+  /// Returns one segment per entry, with the present gradients and with offsets in the shard. The
+  /// segments name no optimizers, so any rule may go over them.
   [[nodiscard]] std::vector<Segment> segments() const;
 
   /// Mixes the parameters of the shard, and updates the parameters that have a gradient. The bucket
@@ -152,7 +154,7 @@ class Bucket {
   /// and then calls finish_external_step(), which copies or encodes the parameters for the next
   /// exchange.
   void update(BlockUpdate update);
-  /// What a rule of the caller's gets after update(). Waits for the stream.
+  /// The step that the caller's own rule gets after update(). Waits for the stream.
   [[nodiscard]] ExternalStep external_step();
   /// The rule has changed the parameters.
   void finish_external_step();
@@ -186,7 +188,7 @@ class Bucket {
     /// True if the last update() counted as an update of this parameter.
     bool counted = false;
     ConstBlock gradient = {};
-    /// What offer() has brought in this step.
+    /// The gradient that offer() has brought in this step.
     ConstBlock offered = {};
   };
   /// Throws std::logic_error unless a parameter can have the optimizer.
@@ -229,7 +231,7 @@ class Bucket {
   ConstBlock own_gradients_ = {};
   ConstBlock last_own_gradients_ = {};
   std::vector<Buffer> kept_gradients_;
-  /// What the last update() has left to the caller's rule, and to finish_external_step().
+  /// The work that the last update() has left to the caller's rule, and to finish_external_step().
   BlockUpdate own_update_ = {};
 };
 

@@ -28,7 +28,8 @@ struct ParameterInfo {
   double weight_decay = 0.0;
   /// The learning rate is multiplied by this factor (ParameterGroup::lr_factor).
   double lr_factor = 1.0;
-  /// Null: the pipeline's. Either all parameters name theirs, or none does.
+  /// The parameter's optimizer; null: the pipeline's optimizer. Either all parameters name an
+  /// optimizer, or none does.
   std::shared_ptr<const Optimizer> optimizer = {};
 
   [[nodiscard]] std::int64_t numel() const;
@@ -77,8 +78,8 @@ std::string describe(const BucketPlan& plan, std::span<const ParameterInfo> para
 
 /// Collective. Checks that all ranks give the same `lines`. Otherwise every rank throws
 /// ConfigError. The message says that the ranks differ in `what`, and quotes the first line that
-/// differs between rank 0 and the first other rank. A rank gets hashes, and texts only where they
-/// differ: that of rank 0 and that of the first other rank.
+/// differs between rank 0 and the first other rank. A rank gets hashes. Only where they differ, it
+/// gets the text of rank 0 and the text of the first rank that differs.
 void agree(Communicator& communicator, std::string_view what, const std::string& lines);
 /// Collective. Like agree(), but only a rank that differs from rank 0 throws, so the others can go
 /// on without it.

@@ -32,7 +32,8 @@ class BucketTuner {
   /// Throws std::logic_error if there is no size.
   explicit BucketTuner(Config config);
 
-  /// The size of buckets in bytes for the next step. After the last trial: the last one.
+  /// The size of buckets in bytes for the next step. After the last trial: the size that was
+  /// chosen.
   [[nodiscard]] std::int64_t size() const;
   /// Tells that a step has ended. `now_s` is the time in seconds on any steady clock. Returns true
   /// if a trial is over, so that size() may be another one now.
@@ -48,11 +49,11 @@ class BucketTuner {
 
  private:
   Config config_;
-  /// Steps still to come before the next one that counts.
+  /// The number of steps before the next step that counts.
   std::int64_t num_waiting_;
   bool skips_ = false;
   double last_end_s_ = 0.0;
-  /// The seconds of the steps that count, for each trial so far, the present one included.
+  /// The seconds of the steps that count, for each trial so far, the present trial included.
   std::vector<std::vector<double>> trials_ = {{}};
 };
 

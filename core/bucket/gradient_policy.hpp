@@ -161,7 +161,7 @@ class GradientPolicy {
   /// Host copies of the squares, followed by the flag.
   Buffer report_;
   EventPtr reported_;
-  /// What the norms of the report are multiplied by.
+  /// The factor by which the norms of the report are multiplied.
   double report_unit_ = 1.0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// What one parameter's updates use, where parameters differ or the caller decides: groups of
-// parameters with rates of their own, schedules of a Python program.
+// The numbers that one parameter's updates use, where parameters differ or the caller decides.
+// Examples are groups of parameters with rates of their own, and schedules of a Python program.
 
 #include <memory>
 

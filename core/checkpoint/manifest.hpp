@@ -20,7 +20,7 @@ struct Manifest {
   int world_size = 0;
   /// In a run that goes on when ranks die: the members by their ranks. Else empty.
   std::vector<std::int64_t> members = {};
-  /// What a resumed run must have in common with the saved one, by key of the configuration.
+  /// The values that a resumed run must share with the saved run, by key of the configuration.
   std::map<std::string, std::string> run = {};
   /// By name in the folder.
   std::map<std::string, FileDigest> files = {};

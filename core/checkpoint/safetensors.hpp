@@ -29,7 +29,8 @@ std::int64_t bytes_of_element(std::string_view dtype);
 
 class SafetensorsFile : public TensorSource {
  public:
-  /// The largest header that is read and written, in bytes: that of the format's own library.
+  /// The largest header that is read and written, in bytes; the format's own library has the same
+  /// limit.
   static constexpr std::int64_t kMostHeaderBytes = 100'000'000;
 
   /// Reads the header and checks it.
@@ -53,7 +54,7 @@ class SafetensorsFile : public TensorSource {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes the tensors, those with wide elements first. The path holds the whole file or none
+/// Writes the tensors, tensors with wide elements first. The path holds the whole file or none
 /// (WholeFile). Throws CheckpointError before it writes anything that SafetensorsFile would refuse:
 /// a name that comes twice, is `__metadata__` or is no UTF-8, and a header above kMostHeaderBytes.
 FileDigest write_safetensors(const std::string& path, std::vector<TensorView> tensors,

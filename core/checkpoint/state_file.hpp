@@ -27,7 +27,7 @@ class StateSnapshot : public StateVisitor {
   void number(const std::string& name, double& value) override;
   void number(const std::string& name, std::int64_t& value) override;
 
-  /// Forgets the state, and keeps the memory for the next one.
+  /// Forgets the state, and keeps its memory for the next state.
   void clear() { num_pieces_ = 0; }
   [[nodiscard]] std::int64_t num_bytes() const;
   /// The state, in the snapshot's memory. Throws CheckpointError if a name comes twice.
@@ -49,7 +49,8 @@ class StateSnapshot : public StateVisitor {
   void add(const std::string& name, std::string_view dtype, std::vector<std::int64_t> shape,
            const void* data, std::int64_t num_bytes);
 
-  /// The first num_pieces_ belong to the state; the others are memory for the next one.
+  /// The first num_pieces_ pieces belong to the state; the other pieces are memory for the next
+  /// state.
   std::vector<Piece> pieces_;
   std::size_t num_pieces_ = 0;
 };

@@ -13,7 +13,8 @@ namespace gossamer {
 /// A tensor of a source.
 struct TensorEntry {
   std::string name = {};
-  /// As the safetensors format spells it: F32, F64, BF16, F16, I64, U8, BOOL, ...
+  /// The type of the elements, as the safetensors format spells it: F32, F64, BF16, F16, I64, U8,
+  /// BOOL, ...
   std::string dtype = {};
   std::vector<std::int64_t> shape = {};
   /// Place of the values, in bytes; in a file from the end of the header on.
@@ -40,7 +41,7 @@ class TensorSource {
   TensorSource& operator=(const TensorSource&) = delete;
   virtual ~TensorSource() = default;
 
-  /// What messages call it, as the path of a file.
+  /// The name of the source in messages, as the path of a file.
   [[nodiscard]] virtual const std::string& title() const = 0;
   /// In the order of their values.
   [[nodiscard]] virtual std::span<const TensorEntry> tensors() const = 0;

@@ -31,7 +31,7 @@ class WholeFile {
   /// Appends `count` bytes.
   void write(const void* bytes, std::size_t count);
   /// Gives the file its name. With `sync` the whole file is on the disk before it gets its name.
-  /// After a crash of the machine there is then either the old file or the new one.
+  /// After a crash of the machine there is then either the old file or the new file.
   void keep(bool sync);
 
  private:

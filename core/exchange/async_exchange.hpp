@@ -10,7 +10,7 @@
 // Sources: Kempe, Dobra and Gehrke, FOCS 2003; Assran et al., "Stochastic gradient push for
 // distributed deep learning", ICML 2019 (overlap SGP).
 //
-// A rank sends along its out-edges and hears along its in-edges: those of all rounds of the
+// A rank sends along its out-edges and receives along its in-edges: its edges in all rounds of the
 // topology's period. An out-edge is busy from the message until the receiver's acknowledgement, so
 // an edge holds at most one message that is not used yet. A step k of this rank:
 //
@@ -28,10 +28,10 @@
 // computes and will send, or r waits and its message is under way to q. Hence no ranks wait for one
 // another in a circle. To serve only the edges of round k is not enough.
 //
-// close() is collective. A rank sends a last message, without mass, along every out-edge, and goes
-// on using messages until it has the last one of every in-edge. Then no message is under way, the
-// masses of all ranks sum to their number, and the mean of the models is that of s z. The first
-// take() after close() opens the exchange again.
+// close() is collective. A rank sends a last message, without mass, along every out-edge. It goes
+// on using messages until it has the last message of every in-edge. Then no message is under way,
+// the masses of all ranks sum to the number of ranks, and the mean of the models is the mean of s
+// z. The first take() after close() opens the exchange again.
 //
 // Other ranks may still make steps while this one closes. It acknowledges their messages and says
 // that it closes; after that they send it no mass. If they did, a rank that goes on would get
@@ -71,7 +71,8 @@ class AsyncExchange {
     ConstBlock body = {};
     double weight = 0.0;
   };
-  /// What a step mixes in: z <- keep z + sum of weight * message - update_scale * update.
+  /// The messages that a step mixes in: z <- keep z + sum of weight * message - update_scale *
+  /// update.
   struct Taken {
     double keep = 1.0;
     std::vector<Message> messages = {};

@@ -11,7 +11,8 @@
 
 namespace gossamer {
 
-/// Needs setup.codec. `grid` is that of the next round. Other parameters as in PlainLane.
+/// Needs setup.codec. `grid` is the grid of the next round. The other parameters are as in
+/// PlainLane.
 std::unique_ptr<Lane> make_coded_lane(const LaneSetup& setup, Peers& peers, const LaneSpec& spec,
                                       std::shared_ptr<const NextGrid> grid);
 

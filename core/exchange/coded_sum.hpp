@@ -10,12 +10,12 @@
 //   result = R(R(x_0) + R(x_1) + ... + R(x_n-1))        R: the codec's rounding
 //
 // So the results of all ranks are the same, bit for bit. A rank's own shard goes through the codec
-// like those of the others. Otherwise the result would depend on where a shard begins, and with it
-// on the sizes of buckets.
+// like the shards of the other ranks. Otherwise the result would depend on where a shard begins,
+// and so on the sizes of buckets.
 //
 // A codec that leaves out elements (Codec::is_sparse()) has one phase. Every rank sends its whole
-// encoded block to all others, and everybody adds up the same blocks in rank order, because a
-// second encoding would leave out most of the sum. Here the block is a single shard.
+// encoded block to all others, and every rank adds up the same blocks in rank order. A second phase
+// would encode the sum again, and leave out most of it. Here the block is a single shard.
 //
 //   result = R(x_0) + R(x_1) + ... + R(x_n-1)
 //
@@ -47,7 +47,7 @@ class CodedSum {
   [[nodiscard]] std::int64_t num_filled() const;
   /// Bytes of every message: the bytes of a full shard, also where the shard is shorter.
   [[nodiscard]] std::int64_t message_bytes() const;
-  /// From one message to the next in memory, so that each is aligned.
+  /// The distance from one message to the next in memory, which keeps each message aligned.
   [[nodiscard]] std::int64_t message_distance() const;
   /// Bytes that a rank sends in all phases.
   [[nodiscard]] double bytes_sent() const {

@@ -41,7 +41,7 @@
 
 namespace gossamer {
 
-/// What a GridLane must know to go on after loading.
+/// The state that a GridLane needs to go on after loading.
 struct GridState {
   /// Less than all exponents. No grid: blocks are sent as they are. As a vote: no opinion.
   static constexpr std::int64_t kNone = -1000;
@@ -52,7 +52,7 @@ struct GridState {
 
   /// The exponent of the window's grid, or kNone.
   std::int64_t exponent = kNone;
-  /// What this rank has voted for at the beginning of the window: an exponent, kNone or kVeto.
+  /// The vote of this rank at the beginning of the window: an exponent, kNone or kVeto.
   std::int64_t vote = kNone;
   /// The largest difference that this rank has seen in the window. Infinite: one has left the range
   /// of its grid, or is not known.
@@ -67,7 +67,7 @@ struct GridState {
     return (exponent == kNone || is_exponent(exponent)) &&
            (vote == kNone || vote == kVeto || is_exponent(vote)) && largest >= 0.0;
   }
-  /// For a block whose parts have been in lanes of their own: safe for both parts.
+  /// The state of a block whose parts were in lanes of their own; it is safe for both parts.
   [[nodiscard]] GridState together(const GridState& other) const {
     const bool is_plain = exponent == kNone || other.exponent == kNone;
     return {.exponent = is_plain ? kNone : std::max(exponent, other.exponent),
@@ -77,8 +77,8 @@ struct GridState {
   }
 };
 
-/// What a lane of encoded blocks must know of its next round. A GridLane sets it before it starts
-/// the round, and before the update that encodes for the round.
+/// The grid of the next round of a lane of encoded blocks. A GridLane sets it before it starts the
+/// round, and before the update that encodes for the round.
 struct NextGrid {
   /// Null: the next start() sends a plain block.
   std::optional<Grid> grid = {};
@@ -111,10 +111,10 @@ class GridLane : public Lane {
   };
   /// `spec`: of the blocks.
   GridLane(Parts parts, const LaneSpec& spec);
-  /// What the lane of the votes carries.
+  /// The spec of the lane that carries the votes.
   static LaneSpec votes_of(const LaneSpec& spec);
-  /// For a lane without grids: a run that goes on with another codec drops the grids of the one
-  /// before.
+  /// Drops saved grids, for a lane without grids: a run that continues with another codec has no
+  /// use for the grids of the codec before.
   static void skip_state(StateVisitor& visitor, std::span<const std::string> names);
 
   void start(std::int64_t k, const Buffer& send) override;
@@ -140,7 +140,7 @@ class GridLane : public Lane {
   std::int64_t window_size_;
   Buffer ballot_;
   std::shared_ptr<DifferenceStats> stats_ = std::make_shared<DifferenceStats>();
-  /// What this rank has voted for; work on the stream writes it.
+  /// The vote of this rank; work on the stream writes it.
   std::shared_ptr<std::int64_t> vote_ = std::make_shared<std::int64_t>(GridState::kNone);
   bool votes_are_under_way_ = false;
   /// The exponent of the window's grid, or GridState::kNone.

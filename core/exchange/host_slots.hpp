@@ -14,7 +14,7 @@
 // round 5. Rank 0 writes its slot of round 5 again, for round 7, when rank 1 has started round 6.
 //
 // A rank that has started round r + 1 never reads a slot of round r again. So one wait before the
-// update serves both rules (arrival()), and a rank that forgets what has arrived delays no other
+// update serves both rules (arrival()), and a rank that forgets arrived blocks delays no other
 // rank.
 //
 // Every rank counts all rounds, also the rounds in which it sends nothing.
@@ -78,21 +78,22 @@ class HostMemory {
 
 class HostSlots {
  public:
-  /// For blocks of a lane. All ranks make the slots of the same lanes in the same order.
+  /// Makes the slots for the blocks of a lane. All ranks make the slots of the same lanes in the
+  /// same order.
   HostSlots(std::shared_ptr<HostMemory> memory, const LaneSpec& spec);
 
   /// Whether this rank shares memory with another one; else its lane sends messages. Throws
   /// std::logic_error before HostMemory::share().
   [[nodiscard]] bool are_shared() const;
-  /// Whether messages between this rank and another one go through slots; the other one says the
-  /// same.
+  /// Whether messages between this rank and another rank go through slots; both ranks return the
+  /// same value.
   [[nodiscard]] bool reaches(int rank) const { return memory_->of(rank) != nullptr; }
   /// Whether other ranks read this rank's block in a round.
   [[nodiscard]] bool are_read(const RankRound& round) const { return !readers_of(round).empty(); }
   /// All ranks whose blocks a round adds up for this rank, itself included, if they are few and
   /// share a host; else none. A rank then mixes in the sum of their blocks in the order of ranks.
   [[nodiscard]] std::vector<int> summed(const RankRound& round) const;
-  /// What is left of this rank's part in a round without the messages that go through slots.
+  /// This rank's part in a round without the messages that go through slots.
   [[nodiscard]] RankRound unreached(const RankRound& round) const;
   /// The slot of the next round, which updates write.
   [[nodiscard]] Block next() const { return slot_of(world_.rank(), num_started_); }
@@ -124,8 +125,8 @@ class HostSlots {
   /// Where this lane's part of each area begins: the counter, then the slots.
   std::int64_t first_;
   std::uint64_t num_started_ = 0;
-  /// The ranks whose start of the round under way this rank waits for: those that it hears from,
-  /// and others that have read its slot in the round before.
+  /// The ranks whose start of the present round this rank waits for: the ranks from which it
+  /// receives, and the ranks that have read its slot in the round before.
   std::vector<int> sources_;
   std::vector<int> former_readers_;
   /// The ranks that read this rank's slot in the round under way.

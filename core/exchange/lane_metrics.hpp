@@ -1,5 +1,5 @@
 #pragma once
-// Counters of lanes: how long they hold up a step, and what they send.
+// Counters of lanes: the time for which they hold up a step, and the bytes that they send.
 
 #include <chrono>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #pragma once
-// What the lanes of one rank work with. The factory (peer_lanes.hpp) keeps it for all its lanes.
+// The surroundings of the lanes of one rank. The factory (peer_lanes.hpp) keeps them for all its
+// lanes.
 
 #include <memory>
 
@@ -19,8 +20,9 @@ struct LaneSetup {
   Communicator& communicator;
   /// The topology of LaneMembers::kTopology and kTree; may be null if no lane needs it.
   std::shared_ptr<const Topology> topology;
-  /// What lanes of LaneResult::kMix and kSum send in place of their blocks; null: the blocks. Such
-  /// lanes need blocks in host memory (LaneSpec::on_host), and for kMix an undirected topology.
+  /// The codec that encodes the blocks of lanes of LaneResult::kMix and kSum; null: the lanes send
+  /// plain blocks. Lanes with a codec need blocks in host memory (LaneSpec::on_host), and for kMix
+  /// an undirected topology.
   const Codec* codec = nullptr;
   /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
   bool shares_memory = true;

@@ -1,7 +1,11 @@
 #pragma once
-// A round of two levels: the ranks of a node sum their blocks; the first rank of the node exchanges
-// the sum with other nodes and mixes; then the ranks of the node get the result. Everything after
-// the sum runs on the progress worker. Errors: CommError from requests. Not thread safe.
+// A round of two levels, in three stages:
+//
+// 1. The ranks of a node sum their blocks.
+// 2. The first rank of the node exchanges the sum with other nodes, and mixes.
+// 3. The first rank sends the result to the other ranks of its node.
+//
+// Stages 2 and 3 run on the progress worker. Errors: CommError from requests. Not thread safe.
 
 #include <cstdint>
 #include <functional>
@@ -27,8 +31,8 @@ struct EncodedBlocks {
 
 class NodeRound {
  public:
-  /// `encoded`: the first ranks of nodes encode what they exchange; null: they do not. Both must
-  /// outlive this object.
+  /// `encoded`: the first ranks of nodes encode the sums that they exchange; null: they send plain
+  /// sums. Both must outlive this object.
   explicit NodeRound(RoundMessages& messages, EncodedBlocks* encoded = nullptr)
       : messages_(messages), encoded_(encoded) {}
 

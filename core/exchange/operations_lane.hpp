@@ -1,7 +1,7 @@
 #pragma once
-// What lanes share whose round is one or several operations, started at once and waited for
-// together: the rounds of trees, of shards, and of sums under a codec. Protocol, errors and thread
-// safety: lane.hpp.
+// The common part of lanes whose round is one or several operations that start at once and are
+// waited for together. Such lanes make the rounds of trees, of shards, and of sums under a codec.
+// Protocol, errors and thread safety: lane.hpp.
 
 #include <cstdint>
 #include <utility>
@@ -26,7 +26,8 @@ class OperationsLane : public Lane {
 
   /// Round k begins.
   void begin(std::int64_t k) { round_ = k; }
-  /// The operations of the round are under way. arriving() says what they bring.
+  /// Takes the requests of the round's operations, which are under way. arriving() returns the
+  /// Intake that they bring.
   void expect(std::vector<Request> requests) {
     requests_ = std::move(requests);
     has_arrived_ = true;

@@ -39,7 +39,7 @@ class PeerLanes : public LaneFactory {
   /// Makes the stream wait for all lanes, also those between and inside nodes. Closes the
   /// asynchronous exchange, which is collective.
   void drain();
-  /// Drops what has arrived in all lanes but those whose LaneSpec says otherwise. Called after
+  /// Drops the blocks that have arrived, in all lanes with LaneSpec::forgets. Call it after
   /// drain().
   void forget();
   /// Shows the visitor the state of all lanes and of the exchange, after drain(). `names_of`
@@ -52,12 +52,13 @@ class PeerLanes : public LaneFactory {
   /// Lanes made from now on follow another topology, from its round 0 on. Call it after
   /// drop_lanes(). Sub-communicators stay, for topologies with the same groups.
   void set_topology(std::shared_ptr<const Topology> topology);
-  /// This rank's weight in the mean of all ranks' models: with an asynchronous exchange its mass,
-  /// after drain(); else the push-sum weight of its parameters, as long as the last round is not
-  /// mixed in, which is 1 if the topology is not directed. The weights sum to the number of ranks.
+  /// This rank's weight in the mean of all ranks' models. With an asynchronous exchange the weight
+  /// is the rank's mass, after drain(). Otherwise it is the push-sum weight of the rank's
+  /// parameters, as long as the last round is not mixed in; it is 1 if the topology is not
+  /// directed. The weights sum to the number of ranks.
   [[nodiscard]] double model_weight() const;
-  /// For a run that goes on from a state: `weight` is model_weight() at saving. The lanes then send
-  /// the round that was under way at saving, before any other.
+  /// Continues a saved run: `weight` is model_weight() at saving. The lanes then send the round
+  /// that was under way at saving before any other round.
   void resume(double weight);
   /// Collective, after the last make_lane() and before the first round: makes the memory in which
   /// the ranks of a host read each other's blocks.
@@ -80,7 +81,7 @@ class PeerLanes : public LaneFactory {
 
   /// The lanes of split_by_node(), over parts of the communicator.
   struct Nodes;
-  /// What lanes with LaneSpec::on_host work with.
+  /// The surroundings of lanes with LaneSpec::on_host.
   struct OnHost;
 
   LaneSetup setup_;
@@ -92,7 +93,8 @@ class PeerLanes : public LaneFactory {
   std::unique_ptr<AsyncExchange> async_exchange_;
   std::unique_ptr<const Topology> complete_;
   std::map<LaneResult, std::unique_ptr<Peers>> peers_;
-  /// By the number of ranks in a node. They stay, so that topologies may take turns.
+  /// The lanes of nodes, by the number of ranks in a node. They stay, so that topologies may take
+  /// turns.
   std::map<int, std::shared_ptr<Nodes>> all_nodes_;
   /// The nodes of the topology; null until split_by_node().
   std::shared_ptr<Nodes> nodes_;

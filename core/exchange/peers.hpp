@@ -10,7 +10,7 @@
 // would have to wait for the result of an earlier bucket.
 //
 // Peers keeps all rounds of an undirected topology with a period, and the last round of any other
-// topology. In directed topologies the weights are those of push-sum (push_sum.hpp), followed from
+// topology. In directed topologies Peers computes the weights of push-sum (push_sum.hpp), from
 // round 0 on, or from the weights that the ranks have saved.
 //
 // Errors: CommError; CheckpointError for saved weights that no run can have; std::logic_error for a
@@ -35,7 +35,7 @@ struct MostMembers {
   std::int64_t nodes = 0;
 };
 
-/// What a round needs at the same time, in blocks.
+/// The numbers of blocks that a round needs at the same time.
 struct RoundNeeds {
   std::int64_t inboxes = 1;
   /// Sent or received by operations.
@@ -87,10 +87,10 @@ class Peers {
   /// This rank's push-sum weight before the round that round() was last asked for; 1 before the
   /// first, and in topologies that are not directed.
   [[nodiscard]] double weight() const { return weight_; }
-  /// For a run that goes on from a state that it has saved: `weight` is weight() at saving. The
-  /// next round() must be for the same round as the last one before saving. It is collective,
-  /// because the ranks tell each other their weights, and it looks at no earlier round. Does
-  /// nothing in topologies that are not directed.
+  /// Continues a saved run: `weight` is weight() at saving. The next round() must be for the same
+  /// round as the last call before saving. That call is collective, because the ranks send each
+  /// other their weights, and it uses no earlier round. Does nothing in topologies that are not
+  /// directed.
   void resume(double weight);
   [[nodiscard]] const SubCommunicators& parts() const { return parts_; }
   [[nodiscard]] Communicator& world() const { return parts_.world(); }

@@ -50,7 +50,7 @@ class PlainLane : public Lane {
   [[nodiscard]] const Buffer& sent() const { return sent_; }
   [[nodiscard]] RoundMessages& messages() { return messages_; }
   [[nodiscard]] NodeRound& nodes() { return nodes_; }
-  /// What arrives in the last round in which this rank has taken part.
+  /// The Intake of the last round in which this rank has taken part.
   [[nodiscard]] Arriving& arriving() { return arriving_; }
 
  private:

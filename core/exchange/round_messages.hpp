@@ -27,7 +27,7 @@ struct PartUnderWay {
 /// A request that is over when all parts are.
 Request whole(std::vector<PartUnderWay> parts);
 
-/// What an update mixes in when a round has arrived.
+/// The Intake of an update when a round has arrived.
 struct Arriving {
   double keep = 1.0;
   std::vector<Inbox> inboxes = {};
@@ -45,8 +45,8 @@ class RoundMessages {
   /// Inboxes for plain blocks; allocates until there are `count` of them.
   std::span<const Buffer> reserve(std::size_t count);
   [[nodiscard]] OpLabel label(std::int64_t k) const;
-  /// For an operation of round k that uses `sent`, the inboxes and `used`. It may outlive the lane,
-  /// so it holds this memory.
+  /// The context of an operation of round k that uses `sent`, the inboxes and `used`. The operation
+  /// may outlive the lane, so the context keeps this memory alive.
   [[nodiscard]] OpContext context(std::int64_t k, const Buffer& sent,
                                   std::span<const Buffer> used = {}) const;
   /// Exchanges `send` with the peers of a round, and receives into `inboxes`: one for each rank
@@ -67,7 +67,7 @@ class RoundMessages {
   Peers& peers_;
   LaneSpec spec_;
   std::vector<Buffer> inboxes_;
-  /// What the communicator needs for the messages.
+  /// Memory that the communicator keeps for the messages (Communicator::reserve()).
   std::shared_ptr<void> reserved_;
 };
 

@@ -23,11 +23,11 @@ inline Shard part_within(const Shard& shard, const Shard& whole) {
   return {.first = first, .numel = std::clamp(shard.last(), whole.first, whole.last()) - first};
 }
 
-/// The shard of member `place` of `count`. Shards begin at cache lines of 64 bytes. Their sizes
-/// differ by one line at most. `borders`, if there are any: where shards may begin, in rising
-/// order, the first one at 0. A shard then begins at the border next to where it would begin else,
-/// and the members take the shards in another order for each `turn` (the index of the bucket): a
-/// bucket of few parameters has shards for few members.
+/// The shard of member `place` of `count`. Without `borders`, shards begin at cache lines of 64
+/// bytes, and their sizes differ by one line at most. With `borders`, shards begin at borders only:
+/// each at the border nearest to where it would otherwise begin. The borders are in rising order,
+/// and the first border is 0. A bucket of few parameters then has shards for few members only. So
+/// the members take the shards in another order for each `turn` (the index of the bucket).
 inline Shard shard_of(std::int64_t numel, DType dtype, int place, int count,
                       std::span<const std::int64_t> borders = {}, std::int64_t turn = 0) {
   constexpr std::int64_t kCacheLine = 64;

@@ -1,8 +1,8 @@
 #pragma once
 // The lane of LaneResult::kMix and kApart whose ranks of one host read each other's blocks in
-// HostSlots. Messages to ranks that are not reached are those of a PlainLane. Blocks of a group, or
-// of a node, whose ranks share a host are added up by the pass that mixes them in. Protocol, errors
-// and thread safety: lane.hpp.
+// HostSlots. To ranks that it cannot reach, the lane sends the messages of a PlainLane. Where the
+// ranks of a group or a node share a host, the pass that mixes in their blocks also adds them up.
+// Protocol, errors and thread safety: lane.hpp.
 
 #include <memory>
 

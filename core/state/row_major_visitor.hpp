@@ -36,7 +36,7 @@ class RowMajorVisitor : public StateVisitor {
   [[nodiscard]] bool holds(const std::string& name) const override { return inner_.holds(name); }
   void number(const std::string& name, double& value) override { inner_.number(name, value); }
   void number(const std::string& name, std::int64_t& value) override { inner_.number(name, value); }
-  /// `name`: that of a parameter, or with a slash and the name of a state behind.
+  /// `name`: the name of a parameter, or this name with a slash and the name of a state behind it.
   void block(const std::string& name, const Block& block) override;
 
  private:

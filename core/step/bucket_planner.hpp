@@ -38,7 +38,8 @@ class BucketPlanner {
 
   /// Notes the next gradient of the first step. `parameter` is its declared index.
   void arrived(std::int64_t parameter) { order_.push_back(parameter); }
-  /// Declared indices: this rank's order of arrival before make_plan(), that of all ranks later.
+  /// Declared indices: this rank's order of arrival before make_plan(), the order of all ranks
+  /// later.
   [[nodiscard]] const std::vector<std::int64_t>& order() const { return order_; }
   /// The order as text, and the order that such a text holds.
   [[nodiscard]] std::string order_text() const;
@@ -78,7 +79,7 @@ class BucketPlanner {
   [[nodiscard]] std::optional<std::int64_t> next_size(Communicator& communicator);
 
  private:
-  /// Makes the order of arrival that of all ranks.
+  /// Replaces this rank's order of arrival by the order of all ranks.
   void merge_orders(Communicator& communicator, std::size_t num_parameters);
   void warn_of_missing_gradients(const std::vector<ParameterInfo>& parameters) const;
 

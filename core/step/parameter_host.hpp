@@ -1,6 +1,7 @@
 #pragma once
-// What a framework does with the tensors of a model that a Pipeline trains: LibTorch's wrapper in
-// core/torch, and Python's. The pipeline calls its host on the thread that called the pipeline.
+// The work of a framework with the tensors of a model that a Pipeline trains. LibTorch's wrapper in
+// core/torch and Python's wrapper implement it. The pipeline calls its host on the thread that
+// called the pipeline.
 
 #include <vector>
 

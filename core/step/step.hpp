@@ -40,7 +40,7 @@ class PhasedStep {
   void send_gradients() {
     for (Bucket& bucket : buckets_) algorithm_.gradients_ready(bucket);
   }
-  /// Then: the buckets are mixed and updated.
+  /// Mixes and updates the buckets. Call it after the gradients are ready.
   void update(double lr) {
     for (Bucket& bucket : buckets_) algorithm_.final_gradients(bucket);
     const GradientDecision decision{.factor = algorithm_.mean_factor()};

@@ -25,7 +25,7 @@ class UncommittedStep {
  public:
   enum class State : std::uint8_t { kNone, kGradients, kSums };
 
-  /// What the ranks that have trained know together.
+  /// The common knowledge of the ranks that have trained.
   struct Agreement {
     /// The most steps that a rank has made.
     std::int64_t num_steps = 0;
@@ -58,7 +58,7 @@ class UncommittedStep {
   void begin_again(std::int64_t num_holders);
   /// The step that was made again is over.
   void end_again() { num_summed_ = 0; }
-  /// A step has its update, so this rank has gradients of its own in the next one.
+  /// Notes that a step has its update, so this rank has gradients of its own in the next step.
   void count_step() { is_own_ = true; }
   /// In a step that is made again: the number of ranks that have gradients; 0: all ranks.
   [[nodiscard]] std::int64_t num_summed() const { return num_summed_; }

@@ -20,7 +20,7 @@ namespace gossamer {
 std::shared_ptr<Store> serve_tcp_store(StoreSocket socket);
 
 /// A client of the store at `place`. Waits up to `limit` for a process that serves it. After a call
-/// that has failed, the next one makes a new connection, because the store may be back.
+/// that has failed, the next call makes a new connection, because the store may be back.
 std::shared_ptr<Store> connect_tcp_store(const StorePlace& place, std::chrono::milliseconds limit);
 
 /// A store in the file `path`, which stays when the store goes. The file's folder must exist, and

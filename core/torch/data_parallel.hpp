@@ -17,8 +17,8 @@
 // finish_step(), drain(), global_average(), write_parameters(), visit(), replan(), switch_to().
 // Under an asynchronous algorithm (AlgorithmEntry::asynchronous) the ranks may make different
 // numbers of steps between two of these calls, and backward() and finish_step() are no longer
-// collective. drain() and all calls that drain then change the model, because they mix in what is
-// under way.
+// collective. drain() and all calls that drain then change the model, because they mix in the
+// messages under way.
 //
 // Memory: the first backward() traces the order in which gradients arrive, takes one order for all
 // ranks (BucketPlanner), cuts buckets, and moves the parameters into contiguous blocks. A tensor
@@ -51,10 +51,13 @@ template <class ModuleType>
 class DecentralizedDataParallel {
  public:
   /// Collective. Compares the models of all ranks, and copies rank 0's parameters and buffers to
-  /// all. The communicator must outlive this object. Throws ConfigError if the models differ,
-  /// nothing can be trained, the optimizer or the schedule is missing, an option has an impossible
-  /// value, or the algorithm cannot run on the topology. Also throws it for a null module, for a
-  /// parameter of another wrapper, and for one whose type or layout is not allowed.
+  /// all. The communicator must outlive this object. Throws ConfigError in these cases:
+  ///
+  /// - The models differ, or have no trainable parameter.
+  /// - The optimizer or the schedule is missing, or an option has an impossible value.
+  /// - The algorithm cannot run on the topology.
+  /// - The module is null, or a parameter belongs to another wrapper, or has a type or layout that
+  ///   is not allowed.
   DecentralizedDataParallel(std::shared_ptr<ModuleType> module, Communicator& communicator,
                             DataParallelOptions options)
       : module_(std::move(module)),
@@ -127,13 +130,12 @@ class DecentralizedDataParallel {
   /// steps that this rank lacked; or on a new wrapper that joins (DataParallelOptions::joins).
   /// Buffers follow as in switch_to(), and who joins gets all tensors of the model.
   void resume(const Pipeline::Resume& wanted) { core_->resume(wanted); }
-  /// The engine, for what it knows of the training: metrics(), progress(), lr(), last_lr(),
-  /// model_weight(), plan(), parameters(), has_uncommitted_step(), tries_buckets(), host_sharing().
-  /// Steps, moves and switches go through this wrapper. set_gradient_scale() may be called: it sets
-  /// the factor that gradients are multiplied by before clipping and update, 1/S for a loss that
-  /// was multiplied by S. With GradientOptions::nonfinite = kSkip a gradient scaler needs nothing
-  /// else: if progress().num_skipped has grown, all ranks have skipped the last step, and S must
-  /// shrink.
+  /// The engine, for its read-only calls: metrics(), progress(), lr(), last_lr(), model_weight(),
+  /// plan(), parameters(), has_uncommitted_step(), tries_buckets(), host_sharing(). Steps, moves
+  /// and switches go through this wrapper. set_gradient_scale() may be called: it sets the factor
+  /// that gradients are multiplied by before clipping and update, 1/S for a loss that was
+  /// multiplied by S. With GradientOptions::nonfinite = kSkip a gradient scaler needs nothing else:
+  /// if progress().num_skipped has grown, all ranks have skipped the last step, and S must shrink.
   [[nodiscard]] Pipeline& engine() const { return core_->engine(); }
 
   /// For GraphedStep.

@@ -1,6 +1,6 @@
 #pragma once
-// What DecentralizedDataParallel (data_parallel.hpp, which has the protocol) is made of: its
-// options, its scopes, and all of it that does not depend on the module's type. The functions of
+// The parts of DecentralizedDataParallel (data_parallel.hpp, which has the protocol): its options,
+// its scopes, and all code that does not depend on the module's type. The functions of
 // DataParallelCore are in data_parallel.cpp, data_parallel_step.cpp, data_parallel_survival.cpp,
 // saved_state.cpp and written_parameters.cpp.
 
@@ -170,8 +170,8 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   /// std::logic_error before the first step.
   void step_with(std::span<const torch::Tensor> gradients);
 
-  /// For the hooks: the gradient of a trainable parameter has been accumulated. `parameter` is its
-  /// declared index.
+  /// The hooks call it when the gradient of a trainable parameter has been accumulated. `parameter`
+  /// is its declared index.
   void on_gradient(std::int64_t parameter);
 
  private:
@@ -216,12 +216,12 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   /// Collective: gives the ranks rank 0's values of all tensors that are not averaged.
   void copy_unaveraged();
 
-  // In written_parameters.cpp.
+  // The functions below are defined in written_parameters.cpp.
 
   /// Notes the current memory of all parameters as their homes.
   void note_homes();
   /// True if the parameter lies in its home. Throws ConfigError if its type, shape or device differ
-  /// from those of the home.
+  /// from the home's.
   [[nodiscard]] bool is_home(std::size_t parameter) const;
   /// True if other code has written the tensor in place since the pipeline last wrote it.
   [[nodiscard]] bool is_written(std::size_t parameter) const;
@@ -246,7 +246,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   /// thread has given to LibTorch.
   [[nodiscard]] Stream& stream();
 
-  /// What is known of a trainable parameter.
+  /// The record of a trainable parameter.
   struct Place {
     /// The native handle of the stream on which the gradient was made; nothing: not known.
     std::optional<const void*> made_on = {};

@@ -45,17 +45,19 @@ struct UpdateRule {
 };
 
 /// Describes the trainable parameters, in their order. Biases and parameters of at most one
-/// dimension (torch's normalisation layers have no others) get no weight decay unless the rule says
-/// or a group says so. Throws ConfigError for a parameter that is not float32, float64 or bfloat16,
-/// not on `device`, not strided, or whose memory has gaps or overlaps; for one that an optimizer of
-/// matrices updates and whose first dimension is not the outermost one in memory; and for a group
-/// without parameters.
+/// dimension (torch's normalisation layers have no others) get no weight decay, unless the rule or
+/// a group asks for it. Throws ConfigError for:
+///
+/// - a parameter that is not float32, float64 or bfloat16, not on `device`, or not strided, or
+///   whose memory has gaps or overlaps
+/// - a parameter of an optimizer of matrices whose first dimension is not the outermost in memory
+/// - a group without parameters
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
                                                const UpdateRule& rule, Device device = {});
 
 /// A warning if an optimizer of matrices (`muon`) updates the embeddings (torch::nn::Embedding) of
-/// a module, else empty. `infos` describes its trainable parameters, and `optimizer` updates those
-/// that name none.
+/// a module, else empty. `infos` describes its trainable parameters, and `optimizer` updates the
+/// parameters that name no optimizer.
 std::string embedding_warning(const torch::nn::Module& module,
                               std::span<const NamedTensor> trainable,
                               std::span<const ParameterInfo> infos, const Optimizer& optimizer);

@@ -1,13 +1,17 @@
 #pragma once
 // A StepTimeline records some steps of a training on all ranks, and writes them to one file.
 //
-// Protocol: make it on every rank, give timeline() to what records, call before_step() before every
-// step, and finish() after the last one. Twice the ranks wait for what is in flight and compare
-// their clocks: two steps before the first recorded step, and after the last one. Then rank 0
-// gathers the spans and writes the file. All other calls of before_step() return at once.
+// Protocol:
 //
-// Where a rank is lost and the others go on (Elastic::reconfigure()), or one joins, follow_world()
-// comes next on all ranks. The file then has the spans of those that are there when it is written.
+// 1. Make a StepTimeline on every rank, and give timeline() to the objects that record.
+// 2. Call before_step() before every step. Two steps before the first recorded step, and after the
+//    last recorded step, the ranks wait for operations in flight and compare their clocks. All
+//    other calls return at once.
+// 3. Call finish() after the last step. Rank 0 gathers the spans and writes the file at the end of
+//    the recording.
+//
+// Where ranks go on without a lost rank (Elastic::reconfigure()), or a rank joins, all ranks next
+// call follow_world(). The file then has the spans of the ranks that are there when it is written.
 //
 // If a rank fails otherwise, there is no file. Not thread safe. Errors: CommError; on rank 0
 // CheckpointError if the file cannot be written.
@@ -26,8 +30,7 @@
 
 namespace gossamer {
 
-/// Which steps are recorded: `begin` steps are left out, and after step `end` the recording is
-/// over.
+/// The recorded steps: `begin` steps are left out, and after step `end` the recording is over.
 struct TimelineSteps {
   std::int64_t begin = 10;
   std::int64_t end = 30;
@@ -58,7 +61,8 @@ class StepTimeline {
   StepTimeline(Communicator& communicator, Config config);
 
   [[nodiscard]] const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
-  /// For a run whose number of steps turns out late. Only before the first before_step().
+  /// Sets the steps of a run whose number of steps becomes known late. Call it only before the
+  /// first before_step().
   void set_steps(const TimelineSteps& steps) { config_.steps = steps; }
   /// Collective, in a new world. All go on as rank 0 does, and compare their clocks anew.
   /// `num_steps`: the steps that have been made since the first before_step() of the run, the same

@@ -17,7 +17,7 @@
 namespace gossamer {
 
 /// The timeline of one rank in the form in which it travels to the rank that writes the file. Its
-/// times are those of rank 0's clock. The file calls it `rank_name`.
+/// times are on rank 0's clock. The file names this rank `rank_name`.
 std::string rank_trace(int rank, const std::string& rank_name, const Timeline& timeline,
                        const ClockMap& clock);
 

@@ -21,7 +21,7 @@
 // is the mean number over the ranks, rounded down. Before each of its steps a rank looks whether a
 // sum of all ranks' numbers has come (ControlSync::poll()). If this sum asks for a record, an
 // evaluation, a checkpoint or the end, all ranks do it together: first they close their exchanges
-// (drain()), so no rank waits in a step for the letter of a rank that waits here.
+// (drain()), so no rank waits in a step for the message of a rank that waits here.
 //
 // Errors: JointFailure on all ranks together (see exit_together()), CommError, NonFiniteError,
 // CheckpointError; ConfigError, which leaves the constructor on all ranks together. Thread safety:

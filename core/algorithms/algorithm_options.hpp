@@ -123,7 +123,7 @@ inline constexpr ChoiceOption kMode{
     {.words = {"bounded", "asynchronous"}, .fallback = "bounded"}};
 inline constexpr IntegerOption kMaxStaleness{
     "max_staleness",
-    "a rank waits for letters older than so many of its steps",
+    "a rank waits for messages older than so many of its steps",
     {.fallback = 8, .min = 1, .max = 1'000'000}};
 inline constexpr FlagOption kRateCorrection{"rate_correction",
                                             "the updates of slow ranks count for more"};

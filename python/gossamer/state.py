@@ -168,7 +168,7 @@ class TrainingState:
         The command line program's states say neither; the number of files then counts.
         """
         if self._engine.has_started:
-            # Asynchronous ranks may still wait for this one's letters.
+            # Asynchronous ranks may still wait for this rank's messages.
             self._engine.drain()
         run = {"world_size": num_ranks} | dict(own.get("run", {}))
         found = [json.loads(text) for text in self._session.all_gather(json.dumps(run))]

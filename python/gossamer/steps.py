@@ -159,7 +159,7 @@ class EngineSteps(torch.nn.Module):
     def _renew_engine(self, new: list[tuple[str, torch.nn.Parameter]]) -> None:
         old, old_names = self._engine, self._trained.names
         names = [name for name, _ in new]
-        # Without a word to the others, which may wait for this rank's letters, and not here.
+        # Without a word to the others, which may wait for this rank's messages, and not here.
         if old.is_asynchronous:
             raise _core.ConfigError(
                 f"parameters that are trained only now ({some(names)}), and ranks that make "

@@ -37,7 +37,7 @@ void repeats_sums_bit_for_bit(Communicator& communicator);
 /// Large and small sums together, each with a sum of the sum behind it, waited for in any order.
 void keeps_many_sums_in_flight(Communicator& communicator);
 
-// The case that conformance_letters.cpp defines.
+// The case that conformance_messages.cpp defines.
 
 /// Tagged messages wait for nothing, and nothing waits for them.
 void sends_messages(Communicator& communicator);

@@ -18,7 +18,7 @@ def refuse_asynchronous(library: str, options: Mapping[str, Any]) -> None:
     """Refuse an algorithm whose ranks make different numbers of steps.
 
     The library's loop waits for all ranks at steps of its choice, as where it logs. A rank that
-    waits there sends no letter, and a rank that needs this letter never comes there.
+    waits there sends no message, and a rank that needs this message never comes there.
 
     Raises
     ------

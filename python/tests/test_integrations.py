@@ -454,3 +454,28 @@ def test_ranks_that_make_different_numbers_of_steps_are_refused(algorithm):
     with pytest.raises(gs.ConfigError, match="Lightning waits for all ranks at the same steps"):
         refuse_asynchronous("Lightning", {"algorithm": algorithm})
     refuse_asynchronous("Lightning", {"algorithm": "gossip"})
+
+
+PROCESS_GROUP = """
+import torch
+import gossamer as gs
+from gossamer.integrations.meeting import begin_process_group
+
+rank, _ = gs.initialize_dist()
+begin_process_group()
+total = torch.tensor([rank + 1.0])
+torch.distributed.all_reduce(total)
+assert total.item() == 3.0
+if rank == 0:
+    print("has done it")
+"""
+
+
+def test_a_process_group_begins_under_torchrun(tmp_path):
+    """Torchrun serves a store of its own, and says so to PyTorch."""
+    path = tmp_path / "group.py"
+    path.write_text(PROCESS_GROUP)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = run_python([*torchrun, str(path)], limit_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "has done it" in done.stdout

@@ -38,11 +38,12 @@ def begin_process_group() -> None:
     )
     kinds = session.all_gather("nccl" if has_own_gpu else "")
     host, port = reachable_place(session)
+    # By itself, PyTorch serves no store at an address under torchrun, whose own store is elsewhere.
+    store = torch.distributed.TCPStore(
+        host, port, size, is_master=rank == 0, wait_for_workers=False
+    )
     torch.distributed.init_process_group(
-        "cpu:gloo,cuda:nccl" if all(kinds) else "gloo",
-        init_method=f"tcp://{f'[{host}]' if ':' in host else host}:{port}",
-        rank=rank,
-        world_size=size,
+        "cpu:gloo,cuda:nccl" if all(kinds) else "gloo", store=store, rank=rank, world_size=size
     )
 
 

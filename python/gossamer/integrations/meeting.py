@@ -12,6 +12,7 @@ import struct
 import threading
 
 import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from .._core import CommError
 from ..distributed import Session, current_session, initialize_dist
@@ -39,9 +40,7 @@ def begin_process_group() -> None:
     kinds = session.all_gather("nccl" if has_own_gpu else "")
     host, port = reachable_place(session)
     # By itself, PyTorch serves no store at an address under torchrun, whose own store is elsewhere.
-    store = torch.distributed.TCPStore(
-        host, port, size, is_master=rank == 0, wait_for_workers=False
-    )
+    store = TCPStore(host, port, size, is_master=rank == 0, wait_for_workers=False)
     torch.distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if all(kinds) else "gloo", store=store, rank=rank, world_size=size
     )

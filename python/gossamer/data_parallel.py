@@ -226,7 +226,7 @@ class DecentralizedDataParallel(EngineSteps):
         self._is_broken = True
         has_started = self._engine.has_started
         if has_started:
-            # Before any other operation: asynchronous ranks may still wait for this rank's messages.
+            # Before any other operation: asynchronous ranks may wait for this rank's messages.
             self._engine.drain()
         saved = SavedBuffers(self.module) if buffers else None
         if saved is not None:

@@ -97,5 +97,5 @@ fi
 # As the presets of CMake have it: docs/guide/starting.md says why.
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 say "==== testing with torch $("$python" -c 'import torch; print(torch.__version__)') ===="
-# Most tests wait for processes, or for a thread that computes: three at once keep two cores busy.
-"$python" -m pytest -q -n 3 python/tests "$@"
+# Most tests wait for processes, or for a thread that computes: four at once keep two cores busy.
+"$python" -m pytest -q -n 4 python/tests "$@"

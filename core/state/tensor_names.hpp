@@ -7,10 +7,13 @@
 
 namespace gossamer {
 
-/// Throws ConfigError where two pieces of a state may get one name. This happens if a tensor's name
-/// comes twice, if it is a parameter's name with a slash and more behind it, or if it begins as the
-/// names of the state's own pieces do. `trained` names the parameters that are trained, `others`
-/// all other tensors.
+/// Throws ConfigError where two pieces of a state may get one name:
+///
+/// - two tensors have the same name
+/// - a tensor's name is a parameter's name, followed by a slash and more
+/// - a tensor's name begins like the names of the state's own pieces
+///
+/// `trained` names the parameters that are trained, `others` all other tensors.
 void check_tensor_names(std::span<const std::string> trained, std::span<const std::string> others);
 
 }  // namespace gossamer

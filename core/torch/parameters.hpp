@@ -48,9 +48,11 @@ struct UpdateRule {
 /// dimension (torch's normalisation layers have no others) get no weight decay, unless the rule or
 /// a group asks for it. Throws ConfigError for:
 ///
-/// - a parameter that is not float32, float64 or bfloat16, not on `device`, or not strided, or
-///   whose memory has gaps or overlaps
-/// - a parameter of an optimizer of matrices whose first dimension is not the outermost in memory
+/// - a parameter that is not float32, float64 or bfloat16
+/// - a parameter that is not on `device`
+/// - a parameter that is not strided, or whose memory has gaps or overlaps
+/// - under an optimizer of matrices: a parameter whose first dimension is not the outermost in
+///   memory
 /// - a group without parameters
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
                                                const UpdateRule& rule, Device device = {});

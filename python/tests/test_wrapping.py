@@ -14,6 +14,7 @@ from test_optimizers import OPTIMIZERS
 from torch.nn.utils import parametrize, prune
 
 import gossamer as gs
+from gossamer.compat.ddp import DistributedDataParallel
 
 SGD = OPTIMIZERS["sgd"]
 
@@ -199,6 +200,25 @@ def test_a_wrapper_that_is_gone_is_told_of():
         gc.collect()
         with pytest.warns(UserWarning, match="this module is gone, so nothing updates"):
             loss_of(model, 0, 0).backward()
+
+    alone(train)
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "gossip"])
+def test_a_drop_in_that_nobody_keeps_is_gone_at_once(algorithm):
+    """Not when Python next looks for cycles, which is another step on every rank."""
+
+    def train():
+        model = make_mlp()
+        # The first optimizer has PyTorch import a part whose errors keep all frames of this thread.
+        SGD(model.parameters())
+        gc.disable()
+        try:
+            DistributedDataParallel(model, algorithm=algorithm)
+            with pytest.warns(UserWarning, match="this module is gone, so nothing updates"):
+                loss_of(model, 0, 0).backward()
+        finally:
+            gc.enable()
 
     alone(train)
 

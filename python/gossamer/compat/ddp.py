@@ -143,11 +143,13 @@ class DistributedDataParallel(torch.nn.Module):
         self.__dict__["_trainer"] = trainer
         own = weakref.ref(self)
 
+        # No reference to the trainer, which would live on with this function of its own.
         def renew() -> Trainer:
             wrapper = own()
             assert wrapper is not None
-            trainer.finish()
-            wrapper._take_trainer(make, trainer.passed_on())
+            before = wrapper._trainer
+            before.finish()
+            wrapper._take_trainer(make, before.passed_on())
             return wrapper._trainer
 
         trainer.renew = renew

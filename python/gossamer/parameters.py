@@ -162,6 +162,18 @@ class EngineParameters:
                 f"load_state_dict(assign=True), parametrize, weight_norm or pruning, {_ALLOWED}"
             )
 
+    def check_kinds(self) -> None:
+        """Refuse parameters that are in their places, and of another type or device than before.
+
+        Raises
+        ------
+        ConfigError
+            With the name of the parameter.
+        """
+        for parameters, key, i in self._places:
+            if parameters.get(key) is self.tensors[i]:
+                self._check_kind(i, self.tensors[i])
+
     def replaced(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Return pairs (name, parameter) of those in whose places others are now."""
         left = [i for i, found in self._exchanged() if found is not None]

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import alone, batch, flat, make_mlp, needs_mpi, rank, run_python
+from conftest import alone, batch, flat, loss_of, make_mlp, needs_mpi, rank, run_python
 from test_models import Alternating, Image
 from test_optimizers import IN_PYTHON, OPTIMIZERS, SCHEDULES, largest_difference
 from torch.distributed.algorithms.join import Join
@@ -352,6 +352,38 @@ def test_models_may_share_the_memory_of_a_parameter():
     expected = train(nets, nets, range(2))
     for end in gs.run_threads(2, work):
         assert largest_difference(end, expected) < 1e-6
+
+
+CONVERSIONS = {
+    "layer": (
+        lambda model: model[2].double(),
+        "2.weight has changed from torch.float32 to torch.f",
+    ),
+    "data": (
+        lambda model: setattr(model[2].weight, "data", model[2].weight.data.bfloat16()),
+        "2.weight has changed from torch.float32 to torch.bfloat16",
+    ),
+}
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "gossip"])
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_parameters_that_are_converted_later_are_named(name, algorithm):
+    """PyTorch's own operations would fail first, and name no parameter."""
+    convert, message = CONVERSIONS[name]
+
+    def train():
+        model = make_mlp()
+        wrapper = DistributedDataParallel(model, algorithm=algorithm)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss_of(wrapper, 0, 0).backward()
+        optimizer.step()
+        convert(model)
+        with pytest.raises(gs.ConfigError, match=message):
+            loss_of(wrapper, 0, 1)
+        wrapper.finish()
+
+    alone(train)
 
 
 @pytest.mark.parametrize("broadcasts", [True, False])

@@ -175,6 +175,8 @@ class DistributedDataParallel(torch.nn.Module):
             self._begin_pass()
         elif is_trained:
             self._trainer.watch_later_parameters()
+        if is_trained:
+            self._trainer.check_kinds()
         if self._device is not None:
             args, kwargs = tree_map_only(torch.Tensor, self._move, (args, kwargs))
         output = self.module(*args, **kwargs)

@@ -127,6 +127,11 @@ class Trainer(DecentralizedDataParallel):
             for p in parameters
         )
 
+    def check_kinds(self) -> None:
+        """Refuse parameters that have been converted, before a forward pass fails because of it."""
+        if not self._is_finished:
+            self._trained.check_kinds()
+
     def watch_later_parameters(self) -> None:
         """Have the steps of optimizers that have only parameters of later tell the trainer."""
         for p in self.module.parameters():

@@ -229,8 +229,6 @@ void RunFolder::begin() {
 }
 
 void RunFolder::open_metrics(std::error_code failure) {
-  // Every record goes to the end: after take_over() of another process, a writer that was taken for
-  // dead would otherwise write over the records of that process.
   metrics_.open(metrics_path(), std::ios::app);
   if (failure || !metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
 }
@@ -264,10 +262,22 @@ void RunFolder::resume(std::int64_t metrics_bytes, std::int64_t step) {
 }
 
 void RunFolder::take_over(std::int64_t step) {
-  std::ifstream file(metrics_path(), std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  // The last line may be cut off.
-  resume(static_cast<std::int64_t>(text.rfind('\n') + 1), step);
+  std::string text;
+  std::error_code failure;
+  if (fs::is_regular_file(metrics_path(), failure)) {
+    std::ifstream file(metrics_path(), std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    // The last line may be cut off.
+    text.resize(text.rfind('\n') + 1);
+    try {
+      // A writer that was taken for dead, and wakes up, still has the old file. Its record is not
+      // lost: another rank has that record too.
+      write_whole_file(metrics_path(), text, /*sync=*/true);
+    } catch (const CheckpointError&) {
+      // A full disk must not end the run. The old file goes on.
+    }
+  }
+  resume(std::ssize(text), step);
 }
 
 std::int64_t RunFolder::metrics_bytes() const {

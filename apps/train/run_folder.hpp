@@ -102,6 +102,7 @@ class RunFolder {
   /// write_configuration().
   void resume(std::int64_t metrics_bytes, std::int64_t step);
   /// Continues the run that is in the folder, with all that its writer has written up to `step`.
+  /// metrics.jsonl becomes a copy, so records that the earlier writer still writes are not in it.
   void take_over(std::int64_t step);
   void write_configuration() const;
   /// Records also go into an event file of TensorBoard. Call it before the first write.

@@ -134,7 +134,7 @@ TEST(RunFolder, BelongsToOneRunAtATime) {
   EXPECT_EQ(refusal_of_folder(path, IfFinished::kRefuse), "");
 }
 
-TEST(RunFolder, TakesRecordsOfAWriterThatWasTakenForDead) {
+TEST(RunFolder, TakesNoRecordsOfAWriterThatWakesUpAfterATakeOver) {
   const Folder folder;
   const std::string path = folder.file("out");
   RunFolder slow(path, {}, IfFinished::kRefuse);
@@ -145,7 +145,7 @@ TEST(RunFolder, TakesRecordsOfAWriterThatWasTakenForDead) {
   slow.write_metrics({{"step", 2}, {"members", 4}});
   successor.write_metrics({{"step", 3}});
   EXPECT_EQ(read_file(path + "/metrics.jsonl"),
-            "{\"step\":1}\n{\"step\":2,\"members\":3}\n{\"step\":2,\"members\":4}\n{\"step\":3}\n");
+            "{\"step\":1}\n{\"step\":2,\"members\":3}\n{\"step\":3}\n");
 }
 
 TEST(RunFolder, KnowsItsLastRecords) {

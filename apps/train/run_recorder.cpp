@@ -268,7 +268,7 @@ void RunRecorder::write_evaluation(const Evaluation& evaluation) {
   write_or_warn([&] { folder_->write_metrics(record); });
 }
 
-void RunRecorder::write_unwritten() {
+void RunRecorder::share_unwritten() {
   std::map<std::pair<std::int64_t, bool>, Json> records;
   std::int64_t last_step = -1;
   for (const std::string& text : setup_.communicator.all_gather(Json(unwritten_).dump())) {
@@ -279,12 +279,19 @@ void RunRecorder::write_unwritten() {
       records.try_emplace({step, is_evaluation}, std::move(record));
     }
   }
-  // Others have gathered this rank's figures, though this rank does not know theirs.
-  if (gathered_step_.value_or(last_step + 1) <= last_step) runner_.window() = {};
+  unwritten_.clear();
+  for (auto& [key, record] : records) unwritten_.push_back(std::move(record));
+  // Others have gathered this rank's figures, though this rank did not know theirs.
+  if (gathered_step_ && *gathered_step_ <= last_step) runner_.window() = {};
   gathered_step_.reset();
+}
+
+void RunRecorder::write_unwritten() {
   if (folder_ == nullptr) return;
-  for (const auto& [key, record] : records) {
-    if (!folder_->has_record(record["kind"].get<std::string>(), key.first)) write_record(record);
+  for (const Json& record : unwritten_) {
+    if (!folder_->has_record(record["kind"].get<std::string>(), record["step"])) {
+      write_record(record);
+    }
   }
 }
 

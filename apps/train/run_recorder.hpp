@@ -71,11 +71,16 @@ class RunRecorder {
   /// one, and starts a new window.
   void end_window(bool is_recorded);
   void write_evaluation(const Evaluation& evaluation);
-  /// Collective, after ranks were lost or have joined. Rank 0 writes the records whose figures some
-  /// rank has gathered, and that a rank 0 has not written. Three ranks, log.every: 1:
-  ///   1. All gather the figures of step 5, and the gathers of ranks 1 and 2 end.
-  ///   2. Rank 0 dies before it has written the record.
-  ///   3. Rank 1 becomes rank 0, finds no record of step 5 in the folder, and writes its own copy.
+  /// Collective, when ranks were lost or have joined, and before any rank makes steps that it
+  /// lacks. Every rank learns the records whose figures some rank has gathered. Three ranks,
+  /// log.every: 1:
+  ///   1. All gather the figures of step 5, and the gather of rank 2 alone ends.
+  ///   2. Rank 0 dies before it has written the record. Rank 2 makes step 6.
+  ///   3. Rank 1 learns the record of step 5 from rank 2, and only then makes step 6 as well.
+  ///   4. Rank 2 may die now: rank 1 becomes rank 0 and writes the record (write_unwritten()).
+  /// If rank 2 dies before 3, rank 1 has made no step after 5, and its next window has step 5.
+  void share_unwritten();
+  /// On rank 0: writes the records of share_unwritten() that the folder lacks.
   void write_unwritten();
   /// Writes the record, and the status of a run that goes on.
   void write_record(const Json& record);

@@ -69,7 +69,6 @@ void SurvivalControl::go_on(const PeerLost& lost) {
       parts_.runner.model().detach();
       Communicator& communicator = parts_.runner.device().communicator();
       const Membership membership = communicator.elastic()->reconfigure(parts_.data.steps().own());
-      catch_up(membership.step);
       enter(membership);
       is_done = true;
     } catch (const PeerLost& another) {
@@ -100,6 +99,8 @@ void SurvivalControl::enter(const Membership& membership) {
   setup_.world = membership.world;
   setup_.logger = Logger(config_.comm.log_level(), concat("rank ", membership.world.rank));
   parts_.checkpoints.close_world();
+  parts_.recorder.share_unwritten();
+  catch_up(membership.step);
   introduce(membership);
   if (parts_.state.has_ended) return;
   follow_first_rank(membership.step);

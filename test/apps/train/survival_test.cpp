@@ -232,6 +232,30 @@ TEST(Survival, RecordsEveryEvaluationOnceWhereverTheWriterDiesAfterAGather) {
   }
 }
 
+/// Four ranks gather the figures of step 3. The writer dies before it writes, rank 2 alone has all
+/// figures and makes step 4, and dies somewhere in the recovery. Where rank 2 dies before the
+/// others know its record, they have not passed step 3, and gather its figures again.
+TEST(Survival, RecordsEveryStepWhereARankDiesThatIsAhead) {
+  std::string yaml = yaml_of(7, "tcp", "gossip", ", shared_memory: false");
+  const std::string intervals = "every: 2, consensus_every: 3, eval_every: 3";
+  yaml.replace(yaml.find(intervals), intervals.size(),
+               "every: 1, consensus_every: 0, eval_every: 0");
+  const Fault cancel{
+      .kind = Fault::Kind::kCancel, .moment = Fault::Moment::kAfter, .what = "sum", .skip = 3};
+  for (std::int64_t skip = 8; skip < 24; ++skip) {
+    SCOPED_TRACE(skip);
+    LossyRun run(yaml);
+    std::vector<Fault> faults(4, cancel);
+    faults[0].kind = Fault::Kind::kFail;
+    faults[1].member = 1;
+    faults[2].member = 3;
+    faults[3] = {.kind = Fault::Kind::kFail, .member = 2, .what = "gather", .skip = skip};
+    run.injector = std::make_shared<FaultInjector>(faults);
+    run.launch_all("tcp", 4, [](int /*rank*/, MortalSamples&) {});
+    EXPECT_EQ(run.steps_of("step"), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  }
+}
+
 /// An exchange of rank 1 fails in the third step, and nobody is lost.
 TEST(Survival, GoesOnWithAllWhenAnExchangeFails) {
   for (const std::string backend : {"threads", "tcp"}) {

@@ -15,9 +15,9 @@ from torch.nn.utils import clip_grad
 from . import _core
 from .hooks import GradientHook
 
-__all__ = ["Clipping", "is_in_clipping"]
+__all__ = ["Clipping", "clipping_above"]
 
-_FUNCTIONS = {"clip_grad_norm_", "clip_grad_value_"}
+_BY_NORM, _BY_VALUE = "clip_grad_norm_", "clip_grad_value_"
 
 
 class Clipping:
@@ -56,8 +56,20 @@ class Clipping:
         if self._has_changed:
             engine.set_clip_norm(min(self._norm, 1e300))
 
-    def warn_of_no_gradients(self) -> None:
-        """Say, once, that a function of PyTorch clips nothing."""
+    def warn_of_no_gradients(self, function: str = _BY_NORM) -> None:
+        """Say, once, that a function of PyTorch clips nothing.
+
+        Raises
+        ------
+        ConfigError
+            For clip_grad_value_(), which would fail without gradients and name no reason.
+        """
+        if function == _BY_VALUE:
+            raise _core.ConfigError(
+                "clip_grad_value_() finds no gradient, because backward() has used the gradients, "
+                "allowed: model.clip_grad_norm_(max_norm), or p.register_hook(lambda g: "
+                "g.clamp(-value, value)) for each parameter before the module is wrapped"
+            )
         if self._has_warned:
             return
         self._warn(
@@ -71,15 +83,16 @@ class Clipping:
         warnings.warn(text, stacklevel=4)
 
 
-def is_in_clipping(frame: types.FrameType | None) -> bool:
-    """Return whether a frame is of PyTorch's functions that clip, or of a list in one."""
+def clipping_above(frame: types.FrameType | None) -> str:
+    """Return which of PyTorch's functions that clip has this frame, or a list in it; else ""."""
     for _ in range(2):
         if frame is None:
-            return False
-        if frame.f_code.co_name in _FUNCTIONS and "clip_grad" in frame.f_code.co_filename:
-            return True
+            return ""
+        name = frame.f_code.co_name
+        if name in (_BY_NORM, _BY_VALUE) and "clip_grad" in frame.f_code.co_filename:
+            return name
         frame = frame.f_back
-    return False
+    return ""
 
 
 def _watch_pytorch() -> None:

@@ -14,7 +14,7 @@ from ._core import ConfigError
 from .autograd import refuse_compiled_autograd
 from .buffers import SavedBuffers
 from .checks import average_tensors, check_module, share_module
-from .clipping import Clipping, is_in_clipping
+from .clipping import Clipping, clipping_above
 from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer, first_needed_argument
 from .own_topologies import AnyTopology, engine_text, world_of
@@ -352,9 +352,9 @@ class DecentralizedDataParallel(EngineSteps):
 
     def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
         """Return the module's parameters."""
-        is_clipping = is_in_clipping(sys._getframe(1))
-        if is_clipping and all(p.grad is None for p in self._trained.tensors):
-            self._clipping.warn_of_no_gradients()
+        function = clipping_above(sys._getframe(1))
+        if function and all(p.grad is None for p in self._trained.tensors):
+            self._clipping.warn_of_no_gradients(function)
         yield from super().parameters(recurse)
 
     def set_gradient_scale(self, scale: float) -> None:

@@ -282,6 +282,21 @@ def test_clipping_in_the_loop_clips_from_the_second_step_on():
     assert (end - flat(plain)).abs().max() < 5e-7
 
 
+def test_clipping_by_value_after_backward_names_what_works():
+    def train():
+        model = make_mlp()
+        for p in model.parameters():
+            p.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+        before = flat(model)
+        wrapper = gs.DecentralizedDataParallel(model, lambda ps: torch.optim.SGD(ps, lr=1.0))
+        loss_of(wrapper, 0, 0).backward()
+        with pytest.raises(gs.ConfigError, match=r"p.register_hook.*before the module is wrapped"):
+            torch.nn.utils.clip_grad_value_(wrapper.parameters(), 1e-3)
+        return (flat(model) - before).abs().max()
+
+    assert alone(train) == pytest.approx(1e-3, rel=1e-3)
+
+
 def test_clipping_by_pytorch_is_warned_of_once():
     def train():
         wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)

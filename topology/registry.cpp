@@ -13,34 +13,30 @@
 
 namespace gossamer {
 
-std::unique_ptr<Topology> make_complete(const World& world, const Options& options);
-std::unique_ptr<Topology> make_ring(const World& world, const Options& options);
-std::unique_ptr<Topology> make_one_peer_exp(const World& world, const Options& options);
-std::unique_ptr<Topology> make_alternating_exp_ring(const World& world, const Options& options);
-std::unique_ptr<Topology> make_base_k(const World& world, const Options& options);
-std::unique_ptr<Topology> make_random_matching(const World& world, const Options& options);
-std::unique_ptr<Topology> make_hierarchical(const World& world, const Options& options,
-                                            std::span<const TopologyEntry> own);
-std::unique_ptr<Topology> make_local_sgd(const World& world, const Options& options);
-std::unique_ptr<Topology> make_star(const World& world, const Options& options);
-std::unique_ptr<Topology> make_grid(const World& world, const Options& options);
-std::unique_ptr<Topology> make_torus(const World& world, const Options& options);
-std::unique_ptr<Topology> make_static_ring(const World& world, const Options& options);
-std::unique_ptr<Topology> make_static_exp(const World& world, const Options& options);
-std::unique_ptr<Topology> make_directed_one_peer_exp(const World& world, const Options& options);
-std::unique_ptr<Topology> make_shift_one(const World& world, const Options& options);
-std::unique_ptr<Topology> make_chain(const World& world, const Options& options);
-std::unique_ptr<Topology> make_binary_tree(const World& world, const Options& options);
-std::unique_ptr<Topology> make_from_file(const World& world, const Options& options);
+TopologyFactory make_complete;
+TopologyFactory make_ring;
+TopologyFactory make_one_peer_exp;
+TopologyFactory make_alternating_exp_ring;
+TopologyFactory make_base_k;
+TopologyFactory make_random_matching;
+TopologyFactory make_hierarchical;
+TopologyFactory make_local_sgd;
+TopologyFactory make_star;
+TopologyFactory make_grid;
+TopologyFactory make_torus;
+TopologyFactory make_static_ring;
+TopologyFactory make_static_exp;
+TopologyFactory make_directed_one_peer_exp;
+TopologyFactory make_shift_one;
+TopologyFactory make_chain;
+TopologyFactory make_binary_tree;
+TopologyFactory make_from_file;
+TopologyFactory make_alternate;
+TopologyFactory make_every;
+TopologyFactory make_phases;
 bool one_peer_exp_fits(const World& world);
 bool alternating_exp_ring_fits(const World& world);
 bool hierarchical_fits(const World& world);
-std::unique_ptr<Topology> make_alternate(const World& world, const Options& section,
-                                         std::span<const TopologyEntry> own);
-std::unique_ptr<Topology> make_every(const World& world, const Options& section,
-                                     std::span<const TopologyEntry> own);
-std::unique_ptr<Topology> make_phases(const World& world, const Options& section,
-                                      std::span<const TopologyEntry> own);
 
 namespace {
 
@@ -98,7 +94,7 @@ constexpr std::array kTable = {
                   .options = hierarchical::kOptions,
                   .sizes = "equally many ranks on every node",
                   .fits = hierarchical_fits,
-                  .make_around = make_hierarchical},
+                  .make = make_hierarchical},
     TopologyEntry{.name = "local-sgd",
                   .summary = "rounds without communication, then all average",
                   .options = local_sgd::kOptions,
@@ -241,7 +237,7 @@ std::unique_ptr<Topology> make_topology(std::string_view name, const World& worl
                              " on each node is impossible; there must be at least one of each."));
   }
   if (!entry->fits(world)) refuse_size(*entry, world, options, own);
-  return entry->build(world, options, own);
+  return entry->make(world, options, own);
 }
 
 std::unique_ptr<Topology> read_topology(const Options& section, const World& world,

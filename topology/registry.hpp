@@ -16,6 +16,12 @@
 
 namespace gossamer {
 
+struct TopologyEntry;
+
+/// Makes a topology. `own` are a user's rows, for a topology with others inside.
+using TopologyFactory = std::unique_ptr<Topology>(const World& world, const Options& options,
+                                                  std::span<const TopologyEntry> own);
+
 struct TopologyEntry {
   std::string_view name;
   std::string_view summary;
@@ -27,16 +33,7 @@ struct TopologyEntry {
   std::string_view sizes;
   /// Whether the topology exists for `world`.
   bool (*fits)(const World& world);
-  std::unique_ptr<Topology> (*make)(const World& world, const Options& options) = nullptr;
-  /// Takes the place of `make` for a topology with another topology inside; `own` are a user's
-  /// rows.
-  std::unique_ptr<Topology> (*make_around)(const World& world, const Options& options,
-                                           std::span<const TopologyEntry> own) = nullptr;
-
-  [[nodiscard]] std::unique_ptr<Topology> build(const World& world, const Options& given,
-                                                std::span<const TopologyEntry> own = {}) const {
-    return make != nullptr ? make(world, given) : make_around(world, given, own);
-  }
+  TopologyFactory* make;
 };
 
 /// A topology made of other topologies. Its key stands in the section in place of `name`.
@@ -47,9 +44,8 @@ struct WrapperEntry {
   std::string_view example;
   /// The keys of its own section.
   std::span<const OptionEntry> options;
-  /// `section` is the one that holds the key.
-  std::unique_ptr<Topology> (*make)(const World& world, const Options& section,
-                                    std::span<const TopologyEntry> own);
+  /// Its options are the section that holds the key.
+  TopologyFactory* make;
 };
 
 std::span<const TopologyEntry> topology_table();

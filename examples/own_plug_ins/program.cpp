@@ -9,7 +9,8 @@
 bool is_odd(const gossamer::World& world) { return world.size % 2 == 1; }
 
 std::unique_ptr<gossamer::Topology> read_tournament(const gossamer::World& world,
-                                                    const gossamer::Options&) {
+                                                    const gossamer::Options&,
+                                                    std::span<const gossamer::TopologyEntry>) {
   return make_tournament(world.size);
 }
 

@@ -30,7 +30,8 @@ constexpr PathOption kTimeline{
     "timeline", "the file for the timeline of all ranks; \"\": none", {.fallback = ""}};
 constexpr RangeOption kTimelineSteps{"timeline_steps", "steps that the timeline records"};
 
-std::unique_ptr<Topology> make_own(const World& world, const Options& options) {
+std::unique_ptr<Topology> make_own(const World& world, const Options& options,
+                                   std::span<const TopologyEntry> /*own*/) {
   const std::string name = options.read(kClass);
   TopologyFile given = read_topology_text(options.read(kRounds), name);
   given.name = name;

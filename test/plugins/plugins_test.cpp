@@ -24,7 +24,7 @@
 namespace gossamer {
 
 AlgorithmFactory read_damped_gossip(const Options& options);
-std::unique_ptr<Topology> make_round_robin(const World& world, const Options& options);
+TopologyFactory make_round_robin;
 
 namespace {
 
@@ -139,7 +139,7 @@ TEST(SignSgd, MovesEveryElementByTheLearningRate) {
 
 TEST(RoundRobin, MeetsEveryOtherRankOnceInAPeriod) {
   for (int n = 1; n <= 9; ++n) {
-    const auto topology = kRoundRobinRow.make({.size = n}, Options());
+    const auto topology = kRoundRobinRow.make({.size = n}, Options(), {});
     EXPECT_FALSE(find_violation(*topology, n, 2 * n)) << n << " ranks";
     std::set<std::pair<int, int>> met;
     for (std::int64_t k = 0; k < *topology->period(); ++k) {

@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "base/options.hpp"
-#include "topology/topology.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 
-std::unique_ptr<Topology> make_round_robin(const World& world, const Options& /*options*/) {
+std::unique_ptr<Topology> make_round_robin(const World& world, const Options& /*options*/,
+                                           std::span<const TopologyEntry> /*own*/) {
   const int n = world.size;
   const int circle = n % 2 == 0 ? n - 1 : n;
   std::vector<Round> rounds;

@@ -23,7 +23,7 @@ TEST(TopologyTable, HasWholeRowsUnderCanonicalNames) {
     EXPECT_FALSE(entry.summary.empty()) << entry.name;
     EXPECT_FALSE(entry.sizes.empty()) << entry.name;
     ASSERT_NE(entry.fits, nullptr) << entry.name;
-    ASSERT_NE(entry.make == nullptr, entry.make_around == nullptr) << entry.name;
+    ASSERT_NE(entry.make, nullptr) << entry.name;
   }
   EXPECT_EQ(
       topology_names(),
@@ -45,7 +45,7 @@ TEST(TopologyTable, FactoriesRefuseWhatDoesNotFit) {
   for (const TopologyCase& c : topology_cases(false)) {
     for (const TopologyEntry& entry : topology_table()) {
       if (entry.name != c.topology) continue;
-      EXPECT_THROW((void)entry.build(c.world, options), std::logic_error) << to_string(c);
+      EXPECT_THROW((void)entry.make(c.world, options, {}), std::logic_error) << to_string(c);
     }
   }
 }

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "base/options.hpp"
-#include "topology/topology.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {
@@ -62,8 +62,8 @@ bool alternating_exp_ring_fits(const World& world) {
   return std::has_single_bit(static_cast<unsigned>(world.size / world.node_size));
 }
 
-std::unique_ptr<Topology> make_alternating_exp_ring(const World& world,
-                                                    const Options& /*options*/) {
+std::unique_ptr<Topology> make_alternating_exp_ring(const World& world, const Options& /*options*/,
+                                                    std::span<const TopologyEntry> /*own*/) {
   if (!alternating_exp_ring_fits(world)) {
     throw std::logic_error("alternating-exp-ring: the world does not fit.");
   }

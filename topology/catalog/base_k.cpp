@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/options.hpp"
+#include "topology/registry.hpp"
 #include "topology/topology_options.hpp"
 
 namespace gossamer {
@@ -194,7 +195,8 @@ class BaseGraph {
 
 }  // namespace
 
-std::unique_ptr<Topology> make_base_k(const World& world, const Options& options) {
+std::unique_ptr<Topology> make_base_k(const World& world, const Options& options,
+                                      std::span<const TopologyEntry> /*own*/) {
   const std::int64_t peers = options.read(base_k::kPeers);
   Ranks ranks(static_cast<std::size_t>(world.size));
   std::iota(ranks.begin(), ranks.end(), 0);

@@ -4,10 +4,12 @@
 
 #include "base/options.hpp"
 #include "topology/graph.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 
-std::unique_ptr<Topology> make_binary_tree(const World& world, const Options& /*options*/) {
+std::unique_ptr<Topology> make_binary_tree(const World& world, const Options& /*options*/,
+                                           std::span<const TopologyEntry> /*own*/) {
   std::vector<Link> links;
   for (int rank = 1; rank < world.size; ++rank) links.emplace_back((rank - 1) / 2, rank);
   return make_periodic("binary-tree", {metropolis_round(links, world.size)});

@@ -6,11 +6,12 @@
 #include <utility>
 
 #include "base/options.hpp"
-#include "topology/topology.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 
-std::unique_ptr<Topology> make_complete(const World& world, const Options& /*options*/) {
+std::unique_ptr<Topology> make_complete(const World& world, const Options& /*options*/,
+                                        std::span<const TopologyEntry> /*own*/) {
   std::vector<int> ranks(static_cast<std::size_t>(world.size));
   std::iota(ranks.begin(), ranks.end(), 0);
   return make_periodic("complete",

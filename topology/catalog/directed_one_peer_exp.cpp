@@ -8,11 +8,12 @@
 
 #include "base/options.hpp"
 #include "topology/graph.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 
-std::unique_ptr<Topology> make_directed_one_peer_exp(const World& world,
-                                                     const Options& /*options*/) {
+std::unique_ptr<Topology> make_directed_one_peer_exp(const World& world, const Options& /*options*/,
+                                                     std::span<const TopologyEntry> /*own*/) {
   const std::int64_t size = world.size;
   std::vector<Round> rounds;
   for (std::int64_t distance = 1; distance < size; distance *= 2) {

@@ -4,10 +4,12 @@
 // of ranks is one row.
 
 #include "topology/catalog/lattice.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 
-std::unique_ptr<Topology> make_grid(const World& world, const Options& options) {
+std::unique_ptr<Topology> make_grid(const World& world, const Options& options,
+                                    std::span<const TopologyEntry> /*own*/) {
   return make_lattice("grid", /*wraps=*/false, world, options);
 }
 

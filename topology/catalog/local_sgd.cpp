@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/options.hpp"
+#include "topology/registry.hpp"
 #include "topology/topology_options.hpp"
 
 namespace gossamer {
@@ -34,7 +35,8 @@ class LocalSgd final : public Topology {
 
 }  // namespace
 
-std::unique_ptr<Topology> make_local_sgd(const World& world, const Options& options) {
+std::unique_ptr<Topology> make_local_sgd(const World& world, const Options& options,
+                                         std::span<const TopologyEntry> /*own*/) {
   return std::make_unique<LocalSgd>(world.size, options.read(local_sgd::kSitOut));
 }
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/options.hpp"
-#include "topology/topology.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {
@@ -31,7 +31,8 @@ bool one_peer_exp_fits(const World& world) {
   return world.size >= 1 && std::has_single_bit(static_cast<unsigned>(world.size));
 }
 
-std::unique_ptr<Topology> make_one_peer_exp(const World& world, const Options& /*options*/) {
+std::unique_ptr<Topology> make_one_peer_exp(const World& world, const Options& /*options*/,
+                                            std::span<const TopologyEntry> /*own*/) {
   if (!one_peer_exp_fits(world)) throw std::logic_error("one-peer-exp: the world does not fit.");
   std::vector<Round> rounds;
   for (unsigned distance = 1; distance < static_cast<unsigned>(world.size); distance *= 2) {

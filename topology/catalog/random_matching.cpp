@@ -9,6 +9,7 @@
 
 #include "base/options.hpp"
 #include "base/random.hpp"
+#include "topology/registry.hpp"
 #include "topology/topology_options.hpp"
 
 namespace gossamer {
@@ -51,7 +52,8 @@ class RandomMatching final : public Topology {
 
 }  // namespace
 
-std::unique_ptr<Topology> make_random_matching(const World& world, const Options& options) {
+std::unique_ptr<Topology> make_random_matching(const World& world, const Options& options,
+                                               std::span<const TopologyEntry> /*own*/) {
   const std::int64_t seed = options.read(random_matching::kSeed);
   return std::make_unique<RandomMatching>(world.size, static_cast<std::uint64_t>(seed));
 }

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/options.hpp"
-#include "topology/topology.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {
@@ -45,7 +45,8 @@ class Ring final : public Topology {
 
 }  // namespace
 
-std::unique_ptr<Topology> make_ring(const World& world, const Options& /*options*/) {
+std::unique_ptr<Topology> make_ring(const World& world, const Options& /*options*/,
+                                    std::span<const TopologyEntry> /*own*/) {
   return std::make_unique<Ring>(world.size);
 }
 

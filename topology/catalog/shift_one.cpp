@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/options.hpp"
-#include "topology/topology.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {
@@ -48,7 +48,8 @@ class ShiftOne final : public Topology {
 
 }  // namespace
 
-std::unique_ptr<Topology> make_shift_one(const World& world, const Options& /*options*/) {
+std::unique_ptr<Topology> make_shift_one(const World& world, const Options& /*options*/,
+                                         std::span<const TopologyEntry> /*own*/) {
   return std::make_unique<ShiftOne>(world.size);
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/options.hpp"
-#include "topology/topology.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 namespace {
@@ -32,7 +32,8 @@ class Star final : public Topology {
 
 }  // namespace
 
-std::unique_ptr<Topology> make_star(const World& world, const Options& /*options*/) {
+std::unique_ptr<Topology> make_star(const World& world, const Options& /*options*/,
+                                    std::span<const TopologyEntry> /*own*/) {
   return std::make_unique<Star>(world.size);
 }
 

@@ -7,10 +7,12 @@
 
 #include "base/options.hpp"
 #include "topology/graph.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 
-std::unique_ptr<Topology> make_static_exp(const World& world, const Options& /*options*/) {
+std::unique_ptr<Topology> make_static_exp(const World& world, const Options& /*options*/,
+                                          std::span<const TopologyEntry> /*own*/) {
   const std::int64_t size = world.size;
   std::vector<Link> links;
   for (std::int64_t rank = 0; rank < size; ++rank) {

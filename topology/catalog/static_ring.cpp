@@ -6,10 +6,12 @@
 
 #include "base/options.hpp"
 #include "topology/graph.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 
-std::unique_ptr<Topology> make_static_ring(const World& world, const Options& /*options*/) {
+std::unique_ptr<Topology> make_static_ring(const World& world, const Options& /*options*/,
+                                           std::span<const TopologyEntry> /*own*/) {
   std::vector<Link> links;
   for (int rank = 0; rank < world.size; ++rank) links.emplace_back(rank, (rank + 1) % world.size);
   return make_periodic("static-ring", {metropolis_round(links, world.size)});

@@ -4,10 +4,12 @@
 // one circle.
 
 #include "topology/catalog/lattice.hpp"
+#include "topology/registry.hpp"
 
 namespace gossamer {
 
-std::unique_ptr<Topology> make_torus(const World& world, const Options& options) {
+std::unique_ptr<Topology> make_torus(const World& world, const Options& options,
+                                     std::span<const TopologyEntry> /*own*/) {
   return make_lattice("torus", /*wraps=*/true, world, options);
 }
 

@@ -125,7 +125,7 @@ TEST(ListedOptions, AreThoseOfTopologies) {
   std::ofstream(file) << "world_size: 4\nedges: [[0, 1], [1, 2], [2, 3]]\n";
   for (const TopologyEntry& entry : topology_table()) {
     Plugin plugin{.name = entry.name, .options = entry.options, .make = [&](const Options& given) {
-                    (void)entry.build(world, given);
+                    (void)entry.make(world, given, {});
                   }};
     if (entry.needs_options) plugin.needed = {{"path", file}};
     expect_true_options(plugin);

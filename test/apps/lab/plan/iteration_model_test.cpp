@@ -215,7 +215,7 @@ TEST(IterationModel, FollowsEveryTopology) {
   const double local = predict_local(model).step_s;
   for (const TopologyEntry& entry : topology_table()) {
     if (entry.needs_options) continue;
-    const auto topology = entry.build(model.world, Options());
+    const auto topology = entry.make(model.world, Options(), {});
     const StepPrediction step = predict_gossip(model, *topology);
     EXPECT_GE(step.step_s, local) << entry.name;
     EXPECT_NEAR(step.step_s - step.wait_s, local, 1e-9) << entry.name;

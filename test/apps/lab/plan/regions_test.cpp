@@ -62,7 +62,7 @@ TEST(Regions, ChangeNothingWhenTheirPathsAreAsFastAsOtherLinks) {
   split.links.regions = two_regions(2, {.latency_s = 0.125, .bandwidth = 1e6});
   for (const TopologyEntry& entry : topology_table()) {
     if (entry.needs_options) continue;
-    const auto topology = entry.build(model.world, Options());
+    const auto topology = entry.make(model.world, Options(), {});
     EXPECT_EQ(predict_gossip(split, *topology).step_s, predict_gossip(model, *topology).step_s)
         << entry.name;
   }

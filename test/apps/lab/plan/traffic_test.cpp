@@ -34,7 +34,7 @@ TEST(Traffic, CarriesWhatRanksSend) {
     const LinkTable links(world, assumed_links());
     for (const TopologyEntry& entry : topology_table()) {
       if (entry.needs_options || !entry.fits(world)) continue;
-      const auto topology = entry.build(world, Options());
+      const auto topology = entry.make(world, Options(), {});
       for (std::int64_t k = 0; k < 9; ++k) {
         const Round round = topology->round(k);
         // A result sent on in a node of more than two counts once there, and for every hop here.
@@ -57,7 +57,7 @@ TEST(Traffic, LetsEveryRankWaitForItsOwnTransfersOnly) {
   const LinkTable links(world, assumed_links());
   for (const TopologyEntry& entry : topology_table()) {
     if (entry.needs_options) continue;
-    const Round round = entry.build(world, Options())->round(0);
+    const Round round = entry.make(world, Options(), {})->round(0);
     const Traffic traffic = traffic_of(round, links);
     for (std::size_t rank = 0; rank < 8; ++rank) {
       const RankRound mine = rank_round(round, static_cast<int>(rank));

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # scripts/test_sanitized.sh asan|tsan [--only PROGRAM] [ctest arguments...]
 #
-# Builds the preset's tests, or those of test_PROGRAM alone, and runs them with strict sanitizers. asan: addresses, leaks, undefined
-# behaviour. tsan: data races, with ranks that are threads (no MPI). LibTorch itself is not
+# Builds the preset's tests, or those of test_PROGRAM alone, and runs them with strict sanitizers. asan: addresses,
+# leaks, undefined behaviour. tsan: data races, with ranks that are threads (no MPI). LibTorch itself is not
 # instrumented; tests of the command line are left out. asan watches the library; it watches the trainer, plans,
 # simulations, studies and slow tests where this has been typed before, which CMake remembers:
 #   scripts/build.sh asan --target gossamer_tests -DGOSSAMER_SANITIZE_ALL=ON

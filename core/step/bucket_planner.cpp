@@ -43,6 +43,14 @@ std::string describe_choice(const std::vector<std::int64_t>& sizes,
                 join(steps, ", "), " MiB");
 }
 
+/// The order that a text of order_text() holds.
+std::vector<std::int64_t> order_of(const std::string& text) {
+  std::vector<std::int64_t> numbers;
+  std::istringstream words(text);
+  for (std::int64_t number = 0; words >> number;) numbers.push_back(number);
+  return numbers;
+}
+
 /// Makes a collective call. Where ranks may be lost, a PeerLost leaves the call undone.
 template <class Call>
 void unless_lost(Communicator& communicator, const Call& call) {
@@ -59,13 +67,6 @@ std::string BucketPlanner::order_text() const {
   std::vector<std::string> numbers;
   for (const std::int64_t index : order_) numbers.push_back(std::to_string(index));
   return join(numbers, " ");
-}
-
-std::vector<std::int64_t> BucketPlanner::order_of(const std::string& text) {
-  std::vector<std::int64_t> numbers;
-  std::istringstream words(text);
-  for (std::int64_t number = 0; words >> number;) numbers.push_back(number);
-  return numbers;
 }
 
 std::vector<std::int64_t> BucketPlanner::visit(StateVisitor& visitor,
@@ -88,6 +89,20 @@ std::vector<std::int64_t> BucketPlanner::visit(StateVisitor& visitor,
     seen[static_cast<std::size_t>(index)] = true;
   }
   return order;
+}
+
+std::vector<std::int64_t> BucketPlanner::agree_on_order(Communicator& communicator) const {
+  const std::string order = order_text();
+  const std::vector<std::string> digests = gather_digests(communicator, order);
+  const std::string none = digest_of("");
+  // Rank 0 never joins where another rank has the model.
+  const bool differ = std::ranges::any_of(digests, [&](const std::string& digest) {
+    return digest != none && digest != digests.front();
+  });
+  if (differ) throw ConfigError("the ranks got their gradients in different orders");
+  if (std::ranges::count(digests, digests.front()) == std::ssize(digests)) return order_;
+  // A rank that joins has no order yet, and takes that of rank 0.
+  return order_of(communicator.all_gather(communicator.rank() == 0 ? order : "").front());
 }
 
 void BucketPlanner::make_plan(Communicator* communicator,

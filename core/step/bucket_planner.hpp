@@ -41,14 +41,14 @@ class BucketPlanner {
   /// Declared indices: this rank's order of arrival before make_plan(), the order of all ranks
   /// later.
   [[nodiscard]] const std::vector<std::int64_t>& order() const { return order_; }
-  /// The order as text, and the order that such a text holds.
-  [[nodiscard]] std::string order_text() const;
-  [[nodiscard]] static std::vector<std::int64_t> order_of(const std::string& text);
   /// Shows the visitor the order of arrival. Returns the order that it has loaded, or this one.
   /// Throws CheckpointError for an order that `num_parameters` parameters cannot have.
   [[nodiscard]] std::vector<std::int64_t> visit(StateVisitor& visitor,
                                                 std::int64_t num_parameters) const;
   void take_order(std::vector<std::int64_t> order) { order_ = std::move(order); }
+  /// Collective of the ranks of a new world. Returns the order of rank 0, which a rank that joins
+  /// takes; empty: no rank has an order. Throws ConfigError on all ranks if orders differ.
+  [[nodiscard]] std::vector<std::int64_t> agree_on_order(Communicator& communicator) const;
 
   /// Collective. Takes one order for all ranks, and cuts buckets. `communicator` may be null: this
   /// rank then goes by its own order. After a PeerLost on an elastic communicator this rank goes by
@@ -79,6 +79,8 @@ class BucketPlanner {
   [[nodiscard]] std::optional<std::int64_t> next_size(Communicator& communicator);
 
  private:
+  /// The order as text.
+  [[nodiscard]] std::string order_text() const;
   /// Replaces this rank's order of arrival by the order of all ranks.
   void merge_orders(Communicator& communicator, std::size_t num_parameters);
   void warn_of_missing_gradients(const std::vector<ParameterInfo>& parameters) const;

@@ -385,9 +385,6 @@ class Pipeline {
   /// Collective. Goes on with buckets that close at `bucket_bytes`. Does nothing if the present
   /// buckets close there.
   void recut(std::int64_t bucket_bytes);
-  /// Collective. A rank that joins takes the order of arrival from the others, and starts. Throws
-  /// ConfigError on all ranks if orders differ.
-  void agree_on_order();
   /// Collective: resume() before the first step.
   void resume_tracing(const Resume& wanted);
   /// Collective: resume() of a pipeline that has started.

@@ -1,14 +1,11 @@
 // What Pipeline does when ranks are lost.
 
-#include <algorithm>
 #include <memory>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.hpp"
-#include "base/text.hpp"
 #include "core/bucket/model_average.hpp"
 #include "core/exchange/peer_lanes.hpp"
 #include "core/step/pipeline.hpp"
@@ -148,7 +145,8 @@ void Pipeline::detach() {
 void Pipeline::resume(const Resume& wanted) {
   if (!detached_) throw std::logic_error("Pipeline: resume() without detach()");
   if (host_ != nullptr) {
-    agree_on_order();
+    std::vector<std::int64_t> order = planner_.agree_on_order(communicator_);
+    if (!step_.has_started && !order.empty()) start_in(std::move(order));
     check(wanted.to.after(config_.exchange));
   }
   if (step_.has_started) {
@@ -156,23 +154,6 @@ void Pipeline::resume(const Resume& wanted) {
   } else {
     resume_tracing(wanted);
   }
-}
-
-void Pipeline::agree_on_order() {
-  const std::string order = planner_.order_text();
-  const std::vector<std::string> digests = gather_digests(communicator_, order);
-  const std::string none = digest_of("");
-  // Rank 0 never joins where another rank has the model.
-  const bool differ = std::ranges::any_of(digests, [&](const std::string& digest) {
-    return digest != none && digest != digests.front();
-  });
-  if (differ) throw ConfigError("the ranks got their gradients in different orders");
-  std::string first = order;
-  // A rank that joins has no order yet, and takes that of rank 0.
-  if (std::ranges::count(digests, digests.front()) < std::ssize(digests)) {
-    first = communicator_.all_gather(communicator_.rank() == 0 ? order : "").front();
-  }
-  if (!step_.has_started && !first.empty()) start_in(BucketPlanner::order_of(first));
 }
 
 void Pipeline::resume_tracing(const Resume& wanted) {

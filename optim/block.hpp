@@ -23,7 +23,7 @@ struct Segment {
   std::int64_t offset = 0;
   std::int64_t numel = 0;
   /// The gradient, with as many elements as the parameter. Null data: the parameter is mixed, not
-  /// updated; a rule with kEveryStep also calls its rest() (rule.hpp).
+  /// updated; a rule with `every_step` also calls its rest() (rule.hpp).
   ConstBlock gradient = {};
   /// 1 for the parameter's first update.
   std::int64_t step = 1;

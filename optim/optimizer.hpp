@@ -44,7 +44,7 @@ struct Inbox {
 struct ParameterUpdate {
   Block parameter;
   /// The gradient is bfloat16 where there is a rounded copy. Null data: the parameter has no
-  /// gradient in this step and is only mixed; a rule with kEveryStep also calls its rest().
+  /// gradient in this step and is only mixed; a rule with `every_step` also calls its rest().
   ConstBlock gradient = {};
   /// The step writes the new parameter here, rounded to bfloat16. Null data: the model reads
   /// `parameter` itself.

@@ -4,6 +4,7 @@
 //
 // A rule is a small value with
 //
+//   static constexpr RuleTraits<number of states> kTraits = {...};
 //   template <class T> struct Coefficients;               // the rule's numbers of one step
 //   template <class T> Coefficients<T> coefficients(const ParameterUpdate&) const;
 //   template <class T, Phase kPhase>
@@ -11,26 +12,8 @@
 //                                          std::array<T, number of states>& state);
 //
 // The numbers are computed in double once per parameter and step. apply() gets the mixed parameter
-// p and the scaled gradient g. What a rule need not say (RuleTraits):
-//
-//   static constexpr std::array<std::string_view, N> kStateNames;  // else it has no states
-//   static constexpr std::array kPhases = {...};   // the variants of apply; else kMiddle alone
-//   Phase phase(std::int64_t step) const;          // the variant that a step needs; else kMiddle
-//   std::int64_t cycle() const;                    // steps after which phases repeat; else 1
-//   static constexpr StateMask reads(Phase);       // the states that a variant reads; else all
-//   static constexpr StateMask writes(Phase);      // the states that a variant writes; else all
-//
-// The sweep loads only the states that reads() names, and stores only the states that writes()
-// names.
-//
-// Three traits are resolved at compile time, so that rules without them pay nothing:
-//
-//   kSeesBefore   apply() gets one more argument, the parameter before mixing (T before).
-//   kEveryStep    the rule also has rest<T, kPhase>(c, p, state, before), which reads and writes
-//                 the states of kRestStates alone. The sweep calls rest() for a parameter without a
-//                 gradient; such a step does not count. In a step that is skipped because a
-//                 gradient was not finite, parameters are only mixed.
-//   kFollowsMixing   Optimizer::follows_mixing().
+// p and the scaled gradient g. Traits are resolved at compile time, so that rules without them pay
+// nothing.
 //
 // A rule of every_optimizer.hpp has kernels. With another rule, as one from another program, an
 // update on a GPU throws ConfigError.
@@ -54,75 +37,63 @@ enum class Phase : std::uint8_t { kFirst, kMiddle, kLast, kOnly };
 /// A set of states: bit i stands for state i.
 using StateMask = unsigned;
 
-/// The members by which a rule describes its states and phases, with the defaults of rules that
-/// lack them.
-template <class Rule>
+/// What a rule says of itself. `kVariants`: the number of variants of apply().
+template <std::size_t kStates = 0, std::size_t kVariants = 1>
 struct RuleTraits {
-  static constexpr auto kStateNames = [] {
-    if constexpr (requires { Rule::kStateNames; }) {
-      return Rule::kStateNames;
-    } else {
-      return std::array<std::string_view, 0>{};
-    }
-  }();
-  static constexpr int kNumStates = static_cast<int>(kStateNames.size());
-  static constexpr StateMask kAllStates = (1U << static_cast<unsigned>(kNumStates)) - 1U;
-  static constexpr auto kPhases = [] {
-    if constexpr (requires { Rule::kPhases; }) {
-      return Rule::kPhases;
-    } else {
-      return std::array{Phase::kMiddle};
-    }
-  }();
+  static constexpr StateMask all_states(Phase /*phase*/) { return (1U << kStates) - 1U; }
 
-  static constexpr StateMask reads([[maybe_unused]] Phase phase) {
-    if constexpr (requires { Rule::reads(phase); }) {
-      return Rule::reads(phase);
-    } else {
-      return kAllStates;
-    }
-  }
-  static constexpr StateMask writes([[maybe_unused]] Phase phase) {
-    if constexpr (requires { Rule::writes(phase); }) {
-      return Rule::writes(phase);
-    } else {
-      return kAllStates;
-    }
-  }
-  static Phase phase([[maybe_unused]] const Rule& rule, [[maybe_unused]] std::int64_t step) {
-    if constexpr (requires { rule.phase(step); }) {
-      return rule.phase(step);
-    } else {
-      return Phase::kMiddle;
-    }
-  }
-  static std::int64_t cycle([[maybe_unused]] const Rule& rule) {
-    if constexpr (requires { rule.cycle(); }) {
-      return rule.cycle();
-    } else {
-      return 1;
-    }
-  }
+  /// Optimizer::state_names().
+  std::array<std::string_view, kStates> state_names = {};
+  /// A rule with several variants also has
+  ///
+  ///   Phase phase(std::int64_t step) const;   // the variant that a step needs
+  ///   std::int64_t cycle() const;             // Optimizer::cycle()
+  std::array<Phase, kVariants> phases = {Phase::kMiddle};
+  /// The sweep loads only the states that `reads` names, and stores only those that `writes` names.
+  StateMask (*reads)(Phase) = all_states;
+  StateMask (*writes)(Phase) = all_states;
+  /// True: apply() gets one more argument, the parameter before mixing (T before).
+  bool sees_before = false;
+  /// True: the rule also has rest<T, kPhase>(c, p, state, before), which reads and writes
+  /// `rest_states` alone. The sweep calls it for a parameter without a gradient; such a step does
+  /// not count. In a step that is skipped because a gradient was not finite, parameters are only
+  /// mixed.
+  bool every_step = false;
+  StateMask rest_states = 0;
+  /// Optimizer::follows_mixing().
+  bool follows_mixing = false;
+  /// True: the rule also has Optimizer::frozen_moments().
+  bool freezes_moments = false;
 };
 
 template <class Rule>
-inline constexpr bool kSeesBefore = requires {
-  requires Rule::kSeesBefore;
-};
-template <class Rule>
-inline constexpr bool kEveryStep = requires {
-  requires Rule::kEveryStep;
-};
-template <class Rule>
-inline constexpr bool kFollowsMixing = requires {
-  requires Rule::kFollowsMixing;
-};
+inline constexpr int kNumStates = static_cast<int>(Rule::kTraits.state_names.size());
 
-/// Calls `body.operator()<kPhase>()` for the phase of kPhases that `phase` is. Code for other
-/// phases is not made. Throws std::logic_error if kPhases does not hold `phase`.
+/// The variant that a step needs.
+template <class Rule>
+Phase rule_phase([[maybe_unused]] const Rule& rule, [[maybe_unused]] std::int64_t step) {
+  if constexpr (Rule::kTraits.phases.size() > 1) {
+    return rule.phase(step);
+  } else {
+    return Rule::kTraits.phases.front();
+  }
+}
+
+/// Optimizer::cycle() of a rule.
+template <class Rule>
+std::int64_t rule_cycle([[maybe_unused]] const Rule& rule) {
+  if constexpr (Rule::kTraits.phases.size() > 1) {
+    return rule.cycle();
+  } else {
+    return 1;
+  }
+}
+
+/// Calls `body.operator()<kPhase>()` for the phase of the rule that `phase` is. Code for other
+/// phases is not made. Throws std::logic_error if the rule has no such phase.
 template <class Rule, class Body>
 void with_phase(Phase phase, const Body& body) {
-  constexpr auto kPhases = RuleTraits<Rule>::kPhases;
+  constexpr auto kPhases = Rule::kTraits.phases;
   const auto try_one = [&]<Phase kPhase>() {
     if (phase != kPhase) return false;
     body.template operator()<kPhase>();
@@ -132,26 +103,16 @@ void with_phase(Phase phase, const Body& body) {
     return (try_one.template operator()<kPhases[kPlaces]>() || ...);
   };
   if (!try_all(std::make_index_sequence<kPhases.size()>())) {
-    throw std::logic_error("kPhases of a rule does not hold the phase that the rule asks for");
-  }
-}
-
-/// The states that rest() reads and writes.
-template <class Rule>
-constexpr unsigned rest_states() {
-  if constexpr (kEveryStep<Rule>) {
-    return Rule::kRestStates;
-  } else {
-    return 0U;
+    throw std::logic_error("the traits of a rule do not hold the phase that the rule asks for");
   }
 }
 
 /// The step of one element; passes `before` on to the rules that want it.
 template <class Rule, class T, Phase kPhase>
 GOSSAMER_HOST_DEVICE inline void apply_rule(const typename Rule::template Coefficients<T>& c, T& p,
-                                            T g, std::array<T, RuleTraits<Rule>::kNumStates>& state,
+                                            T g, std::array<T, kNumStates<Rule>>& state,
                                             [[maybe_unused]] T before) {
-  if constexpr (kSeesBefore<Rule>) {
+  if constexpr (Rule::kTraits.sees_before) {
     Rule::template apply<T, kPhase>(c, p, g, state, before);
   } else {
     Rule::template apply<T, kPhase>(c, p, g, state);

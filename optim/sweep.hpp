@@ -65,9 +65,9 @@ struct SweepLoop {
   const typename Rule::template Coefficients<T>& coefficients;
 
   [[gnu::always_inline]] void operator()() const {
-    constexpr int kStates = RuleTraits<Rule>::kNumStates;
-    constexpr StateMask kReads = kRests ? rest_states<Rule>() : RuleTraits<Rule>::reads(kPhase);
-    constexpr StateMask kWrites = kRests ? rest_states<Rule>() : RuleTraits<Rule>::writes(kPhase);
+    constexpr int kStates = kNumStates<Rule>;
+    constexpr StateMask kReads = kRests ? Rule::kTraits.rest_states : Rule::kTraits.reads(kPhase);
+    constexpr StateMask kWrites = kRests ? Rule::kTraits.rest_states : Rule::kTraits.writes(kPhase);
     // The compiler can keep a copy in registers: no store through a pointer can change it.
     const auto c = coefficients;
     T* const p = static_cast<T*>(update.parameter.data);
@@ -125,7 +125,7 @@ struct SweepLoop {
 template <class Rule, class T, class G, Mixing kMix, bool kRests>
 void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
   const auto c = rule.template coefficients<T>(update);
-  with_phase<Rule>(RuleTraits<Rule>::phase(rule, update.step), [&]<Phase kPhase>() {
+  with_phase<Rule>(rule_phase(rule, update.step), [&]<Phase kPhase>() {
     run_on(update.simd, SweepLoop<Rule, T, G, kPhase, kMix, kRests>{update, c});
   });
 }
@@ -133,7 +133,7 @@ void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
 template <class Rule, class T, class G = T, bool kRests = false>
 void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
   // These rules are not the fastest rules, so one loop for any number of inboxes is enough.
-  if constexpr (kSeesBefore<Rule> || kEveryStep<Rule>) {
+  if constexpr (Rule::kTraits.sees_before || Rule::kTraits.every_step) {
     return sweep_phase<Rule, T, G, Mixing::kMany, kRests>(rule, update);
   } else {
     switch (update.inboxes.size()) {
@@ -147,7 +147,7 @@ void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
   }
 }
 
-/// A step of a rule with kEveryStep for a parameter without a gradient.
+/// A step of a rule with `every_step` for a parameter without a gradient.
 template <class Rule>
 void sweep_resting(const Rule& rule, const ParameterUpdate& update) {
   if (update.parameter.dtype == DType::kFloat64) {
@@ -171,9 +171,9 @@ inline void require_fitting(const ParameterUpdate& update) {
 /// Runs a rule over one parameter.
 template <class Rule>
 void sweep(const Rule& rule, const ParameterUpdate& update) {
-  static_assert(RuleTraits<Rule>::kNumStates <= kMaxStates);
+  static_assert(kNumStates<Rule> <= kMaxStates);
   if (update.gradient.data == nullptr) {
-    if constexpr (kEveryStep<Rule>) {
+    if constexpr (Rule::kTraits.every_step) {
       return internal::sweep_resting(rule, update);
     } else {
       return mix(update);
@@ -200,13 +200,13 @@ class RuleOptimizer : public OnePassOptimizer {
  public:
   explicit RuleOptimizer(Rule rule) : rule_(rule) {}
   [[nodiscard]] std::span<const std::string_view> state_names() const override {
-    return Traits::kStateNames;
+    return Rule::kTraits.state_names;
   }
-  [[nodiscard]] std::int64_t cycle() const override { return Traits::cycle(rule_); }
+  [[nodiscard]] std::int64_t cycle() const override { return rule_cycle(rule_); }
   [[nodiscard]] PassTraffic least_traffic(std::int64_t step, DType model) const override {
-    const Phase phase = Traits::phase(rule_, step);
-    const StateMask reads = Traits::reads(phase);
-    const StateMask writes = Traits::writes(phase);
+    const Phase phase = rule_phase(rule_, step);
+    const StateMask reads = Rule::kTraits.reads(phase);
+    const StateMask writes = Rule::kTraits.writes(phase);
     const DType master = master_of(model);
     const auto states = [master](StateMask mask) { return size_of(master) * std::popcount(mask); };
     // Master type: the inbox, the parameter, the states. Model type: the gradient, and the rounded
@@ -216,13 +216,13 @@ class RuleOptimizer : public OnePassOptimizer {
             .written = states(writes & ~reads) + (master == model ? 0 : size_of(model))};
   }
   [[nodiscard]] std::optional<FrozenMoments> frozen_moments() const override {
-    if constexpr (requires { rule_.frozen_moments(); }) {
+    if constexpr (Rule::kTraits.freezes_moments) {
       return rule_.frozen_moments();
     } else {
       return std::nullopt;
     }
   }
-  [[nodiscard]] bool follows_mixing() const override { return kFollowsMixing<Rule>; }
+  [[nodiscard]] bool follows_mixing() const override { return Rule::kTraits.follows_mixing; }
   [[nodiscard]] const void* rule() const override { return &rule_; }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {
@@ -230,8 +230,6 @@ class RuleOptimizer : public OnePassOptimizer {
   }
 
  private:
-  using Traits = RuleTraits<Rule>;
-
   Rule rule_;
 };
 

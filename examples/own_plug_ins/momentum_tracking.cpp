@@ -23,9 +23,8 @@ using namespace gossamer;
 /// y <- (y mixed) + u' - u with u' = beta u + g. As a rule, it lets the sweep mix y, and scale and
 /// clip the gradients. The one state is u.
 struct MomentumRule {
-  static constexpr std::array<std::string_view, 1> kStateNames = {"momentum"};
-  static constexpr bool kEveryStep = true;
-  static constexpr StateMask kRestStates = 1U;
+  static constexpr RuleTraits<1> kTraits = {
+      .state_names = {"momentum"}, .every_step = true, .rest_states = 1U};
   template <class T>
   struct Coefficients {
     T beta;

@@ -34,6 +34,7 @@ inline std::unique_ptr<gossamer::Topology> make_tournament(int size) {
 
 /// Descent with steps of g / (1 + |g|), which no gradient makes larger than the learning rate.
 struct BoundedRule {
+  static constexpr gossamer::RuleTraits<> kTraits = {};
   template <class T>
   struct Coefficients {
     T lr;

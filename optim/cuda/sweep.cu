@@ -72,7 +72,7 @@ void sweep_some_inboxes(const Rule& rule, const Stream& stream, const BlockUpdat
 
 template <class Rule, class T, class G = T>
 void load_typed() {
-  for (const Phase phase : RuleTraits<Rule>::kPhases) {
+  for (const Phase phase : Rule::kTraits.phases) {
     // nvcc wants a lambda that is no function pointer.
     with_phase<Rule>(phase, [&]<Phase kPhase>() { load_kernel(sweep_kernel<Rule, T, G, kPhase>); });
   }

@@ -39,7 +39,7 @@ inline constexpr std::int64_t kChunk = kSweepThreads* kLanes<T>;
 
 /// One parameter of a launch.
 struct SweepSegment {
-  /// Null: the segment is only mixed, or rests (kEveryStep).
+  /// Null: the segment is only mixed, or rests (RuleTraits::every_step).
   const void* gradient = nullptr;
   std::int64_t offset = 0;
   std::int64_t numel = 0;
@@ -98,7 +98,7 @@ struct SweepThread {
   /// Works on this thread's elements among [first, first + count) of the segment; `thread` is the
   /// thread's index in its block.
   GOSSAMER_HOST_DEVICE void run(std::int64_t first, std::int64_t count, int thread) const {
-    const bool updates = applies && (segment.gradient != nullptr || kEveryStep<Rule>);
+    const bool updates = applies && (segment.gradient != nullptr || Rule::kTraits.every_step);
     if (!updates && table.num_inboxes == 0) return;
     std::int64_t done = 0;
     if (segment.aligned) {
@@ -150,12 +150,12 @@ struct SweepThread {
 
   template <std::int64_t kCount>
   GOSSAMER_HOST_DEVICE void update(std::int64_t index) const {
-    constexpr std::size_t kStates = RuleTraits<Rule>::kNumStates;
-    constexpr StateMask kReads = RuleTraits<Rule>::reads(kPhase) | rest_states<Rule>();
-    constexpr StateMask kWrites = RuleTraits<Rule>::writes(kPhase);
+    constexpr std::size_t kStates = kNumStates<Rule>;
+    constexpr StateMask kReads = Rule::kTraits.reads(kPhase) | Rule::kTraits.rest_states;
+    constexpr StateMask kWrites = Rule::kTraits.writes(kPhase);
     const Coefficients& c = table.coefficients[static_cast<std::size_t>(segment.coefficients)];
     const std::int64_t place = segment.offset + index;
-    const bool rests = kEveryStep<Rule> && segment.gradient == nullptr;
+    const bool rests = Rule::kTraits.every_step && segment.gradient == nullptr;
     Pack<G, kCount> g{};
     if (!rests) {
       g = load_pack<Pack<G, kCount>>(static_cast<const G*>(segment.gradient) + index);
@@ -166,14 +166,14 @@ struct SweepThread {
     }
     Pack<T, kCount> x = mixed<kCount>(place);
     Pack<T, kCount> before{};
-    if constexpr (kSeesBefore<Rule> || kEveryStep<Rule>) {
+    if constexpr (Rule::kTraits.sees_before || Rule::kTraits.every_step) {
       before = load_pack<Pack<T, kCount>>(table.parameters + place);
     }
     for (std::size_t lane = 0; lane < kCount; ++lane) {
       std::array<T, kStates> state{};
       for (std::size_t k = 0; k < kStates; ++k) state[k] = states[k].lanes[lane];
       bool applies_rule = true;
-      if constexpr (kEveryStep<Rule>) {
+      if constexpr (Rule::kTraits.every_step) {
         applies_rule = !rests;
         if (rests) Rule::template rest<T, kPhase>(c, x.lanes[lane], state, before.lanes[lane]);
       }
@@ -185,7 +185,7 @@ struct SweepThread {
     }
     write<kCount>(place, x);
     for (std::size_t k = 0; k < kStates; ++k) {
-      const StateMask writes = rests ? rest_states<Rule>() : kWrites;
+      const StateMask writes = rests ? Rule::kTraits.rest_states : kWrites;
       if (writes >> k & 1U) store_pack(table.states[k] + place, states[k]);
     }
   }
@@ -193,6 +193,7 @@ struct SweepThread {
 
 /// The rule that mixes and does nothing else.
 struct NoRule {
+  static constexpr RuleTraits<> kTraits = {};
   template <class T>
   struct Coefficients {};
   template <class T>
@@ -205,7 +206,7 @@ struct NoRule {
 
 /// Whether a rule needs the parameters as they were before mixing.
 template <class Rule>
-inline constexpr bool kNeedsBefore = kSeesBefore<Rule> || kEveryStep<Rule>;
+inline constexpr bool kNeedsBefore = Rule::kTraits.sees_before || Rule::kTraits.every_step;
 
 /// Cuts the step of a block into portions of at most kMaxInboxes inboxes, and calls
 /// `sweep(rule, update, source)` for each; `source` as in SweepTable. All portions but the last
@@ -266,7 +267,7 @@ class SweepLaunches {
 
   template <class Launch>
   void run(const Launch& launch) {
-    for (const Phase phase : RuleTraits<Rule>::kPhases) {
+    for (const Phase phase : Rule::kTraits.phases) {
       begin_table();
       for (const Segment& segment : update_.segments) {
         if (segment.numel == 0 || phase_of(segment) != phase) continue;
@@ -314,7 +315,7 @@ class SweepLaunches {
   }
 
   [[nodiscard]] Phase phase_of(const Segment& segment) const {
-    return RuleTraits<Rule>::phase(rule_of(segment), segment.step);
+    return rule_phase(rule_of(segment), segment.step);
   }
 
   void add(const Segment& segment) {
@@ -330,7 +331,7 @@ class SweepLaunches {
                    fits(table_.source + segment.offset) &&
                    fits(static_cast<const G*>(segment.gradient.data));
     if (table_.rounded != nullptr) aligned = aligned && fits(table_.rounded + segment.offset);
-    for (int k = 0; k < RuleTraits<Rule>::kNumStates; ++k) {
+    for (int k = 0; k < kNumStates<Rule>; ++k) {
       aligned = aligned && fits(table_.states[static_cast<std::size_t>(k)] + segment.offset);
     }
     for (std::size_t k = 0; k < update_.intake.inboxes.size(); ++k) {

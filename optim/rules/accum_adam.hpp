@@ -22,8 +22,6 @@ namespace gossamer {
 
 template <Decay kDecay>
 struct AccumAdamRule {
-  static constexpr std::array<std::string_view, 3> kStateNames = {"m", "v", "accumulator"};
-  static constexpr std::array kPhases = {Phase::kFirst, Phase::kMiddle, Phase::kLast, Phase::kOnly};
   static constexpr StateMask kMoments = 0b011;
   static constexpr StateMask kAccumulator = 0b100;
   template <class T>
@@ -40,6 +38,11 @@ struct AccumAdamRule {
     const bool ends = phase == Phase::kLast || phase == Phase::kOnly;
     return ends ? kMoments : kAccumulator;
   }
+  static constexpr RuleTraits<3, 4> kTraits = {
+      .state_names = {"m", "v", "accumulator"},
+      .phases = {Phase::kFirst, Phase::kMiddle, Phase::kLast, Phase::kOnly},
+      .reads = reads,
+      .writes = writes};
 
   [[nodiscard]] std::int64_t cycle() const { return accum_iter; }
   [[nodiscard]] Phase phase(std::int64_t step) const {

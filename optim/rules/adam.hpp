@@ -13,7 +13,7 @@ namespace gossamer {
 
 template <Decay kDecay>
 struct AdamRule {
-  static constexpr std::array<std::string_view, 2> kStateNames = {"m", "v"};
+  static constexpr RuleTraits<2> kTraits = {.state_names = {"m", "v"}};
   template <class T>
   using Coefficients = MomentCoefficients<T>;
 

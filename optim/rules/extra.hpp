@@ -27,19 +27,20 @@ namespace gossamer {
 
 template <class Inner>
 struct ExtraRule {
-  using InnerTraits = RuleTraits<Inner>;
-  static constexpr std::size_t kInner = InnerTraits::kNumStates;
-  static constexpr auto kPhases = InnerTraits::kPhases;
-  static constexpr bool kSeesBefore = true;
-  static constexpr bool kEveryStep = true;
-  static constexpr StateMask kRestStates = 1U << kInner;
-  static_assert(!gossamer::kSeesBefore<Inner>, "the inner rule would not see what was mixed");
+  static constexpr std::size_t kInner = kNumStates<Inner>;
+  static_assert(!Inner::kTraits.sees_before, "the inner rule would not see what was mixed");
 
-  static constexpr std::array<std::string_view, kInner + 1> kStateNames = [] {
-    std::array<std::string_view, kInner + 1> names{};
-    for (std::size_t k = 0; k < kInner; ++k) names[k] = InnerTraits::kStateNames[k];
-    names[kInner] = "extra";
-    return names;
+  static constexpr auto kTraits = [] {
+    RuleTraits<kInner + 1, Inner::kTraits.phases.size()> traits = {
+        .phases = Inner::kTraits.phases,
+        .reads = [](Phase phase) { return Inner::kTraits.reads(phase) | 1U << kInner; },
+        .writes = [](Phase phase) { return Inner::kTraits.writes(phase) | 1U << kInner; },
+        .sees_before = true,
+        .every_step = true,
+        .rest_states = 1U << kInner};
+    for (std::size_t k = 0; k < kInner; ++k) traits.state_names[k] = Inner::kTraits.state_names[k];
+    traits.state_names[kInner] = "extra";
+    return traits;
   }();
 
   template <class T>
@@ -51,12 +52,8 @@ struct ExtraRule {
 
   Inner rule;
 
-  static constexpr StateMask reads(Phase phase) { return InnerTraits::reads(phase) | 1U << kInner; }
-  static constexpr StateMask writes(Phase phase) {
-    return InnerTraits::writes(phase) | 1U << kInner;
-  }
-  [[nodiscard]] std::int64_t cycle() const { return InnerTraits::cycle(rule); }
-  [[nodiscard]] Phase phase(std::int64_t step) const { return InnerTraits::phase(rule, step); }
+  [[nodiscard]] std::int64_t cycle() const { return rule_cycle(rule); }
+  [[nodiscard]] Phase phase(std::int64_t step) const { return rule_phase(rule, step); }
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
     return {rule.template coefficients<T>(update), static_cast<T>(update.step == 1 ? 1 : 0)};
@@ -94,15 +91,15 @@ struct BuildInExtra {
   const Build& build;
 
   template <class Rule>
-  requires(!kSeesBefore<Rule>) std::unique_ptr<Optimizer>
+  requires(!Rule::kTraits.sees_before) std::unique_ptr<Optimizer>
   operator()(const Rule& rule) const { return build(ExtraRule<Rule>{rule}); }
 };
 
 /// EXTRA's rules around the rules of a tuple that it can hold.
 template <class... Rules>
 auto in_extra(const std::tuple<Rules...>& /*rules*/) {
-  return std::tuple_cat(
-      std::conditional_t<kSeesBefore<Rules>, std::tuple<>, std::tuple<ExtraRule<Rules>>>()...);
+  return std::tuple_cat(std::conditional_t<Rules::kTraits.sees_before, std::tuple<>,
+                                           std::tuple<ExtraRule<Rules>>>()...);
 }
 
 inline constexpr NamedOption kInnerRule{"rule", "the optimizer inside", {.fallback = "sgd"}};

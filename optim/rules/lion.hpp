@@ -28,7 +28,7 @@ struct LionCoefficients {
 };
 
 struct LionRule {
-  static constexpr std::array<std::string_view, 1> kStateNames = {"m"};
+  static constexpr RuleTraits<1> kTraits = {.state_names = {"m"}};
   template <class T>
   using Coefficients = LionCoefficients<T>;
 

@@ -30,8 +30,8 @@ struct MixingAdamCoefficients {
 
 template <Decay kDecay>
 struct MixingAdamRule : AdamRule<kDecay> {
-  static constexpr bool kSeesBefore = true;
-  static constexpr bool kFollowsMixing = true;
+  static constexpr RuleTraits<2> kTraits = {
+      .state_names = {"m", "v"}, .sees_before = true, .follows_mixing = true};
   // A smaller rate moves nothing by itself, so that mixing is no sign of steps.
   static constexpr double kLeastRate = 1e-8;
   template <class T>

@@ -27,7 +27,8 @@ namespace gossamer {
 
 /// Mixes the parameter, and moves the momentum.
 struct MuonMomentumRule {
-  static constexpr std::array<std::string_view, 2> kStateNames = {"momentum", "direction"};
+  static constexpr RuleTraits<2> kTraits = {.state_names = {"momentum", "direction"},
+                                            .reads = [](Phase) { return 0b01U; }};
   template <class T>
   struct Coefficients {
     T fresh;  // 1 - beta
@@ -36,8 +37,6 @@ struct MuonMomentumRule {
 
   double momentum = 0.95;
   bool nesterov = true;
-
-  static constexpr StateMask reads(Phase) { return 0b01; }
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate&) const {
@@ -55,14 +54,13 @@ struct MuonMomentumRule {
 
 /// Moves the parameter along a direction. Of the gradient it only asks whether there is one.
 struct MuonStepRule {
-  static constexpr std::array<std::string_view, 1> kStateNames = {"direction"};
+  static constexpr RuleTraits<1> kTraits = {.state_names = {"direction"},
+                                            .writes = [](Phase) { return 0U; }};
   template <class T>
   struct Coefficients {
     T lr;
     T shrink;
   };
-
-  static constexpr StateMask writes(Phase) { return 0U; }
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {

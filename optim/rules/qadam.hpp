@@ -26,16 +26,19 @@
 namespace gossamer {
 
 struct QAdamRule {
-  static constexpr std::array<std::string_view, 2> kStateNames = {"m", "v"};
   /// kFirst: the warm-up.
-  static constexpr std::array kPhases = {Phase::kFirst, Phase::kMiddle};
+  static constexpr RuleTraits<2, 2> kTraits = {
+      .state_names = {"m", "v"},
+      .phases = {Phase::kFirst, Phase::kMiddle},
+      .writes = [](Phase phase) { return phase == Phase::kFirst ? 3U : 1U; },
+      .freezes_moments = true};
   template <class T>
   using Coefficients = MomentCoefficients<T>;
 
   MomentOptions options;
   std::int64_t warmup = 100;
 
-  static constexpr StateMask writes(Phase phase) { return phase == Phase::kFirst ? 3U : 1U; }
+  [[nodiscard]] std::int64_t cycle() const { return 1; }
   [[nodiscard]] Phase phase(std::int64_t step) const {
     return step <= warmup ? Phase::kFirst : Phase::kMiddle;
   }

@@ -30,8 +30,7 @@ struct QuasiGlobalCoefficients {
 };
 
 struct QuasiGlobalRule {
-  static constexpr std::array<std::string_view, 1> kStateNames = {"momentum"};
-  static constexpr bool kSeesBefore = true;
+  static constexpr RuleTraits<1> kTraits = {.state_names = {"momentum"}, .sees_before = true};
   static constexpr double kLeastRate = 1e-8;
   template <class T>
   using Coefficients = QuasiGlobalCoefficients<T>;

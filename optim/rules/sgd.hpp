@@ -21,6 +21,7 @@ struct SgdCoefficients {
 };
 
 struct PlainRule {
+  static constexpr RuleTraits<> kTraits = {};
   template <class T>
   using Coefficients = SgdCoefficients<T>;
 
@@ -37,14 +38,16 @@ struct PlainRule {
 
 template <bool kNesterov>
 struct MomentumRule {
-  static constexpr std::array<std::string_view, 1> kStateNames = {"momentum"};
-  static constexpr std::array kPhases = {Phase::kFirst, Phase::kMiddle};
+  static constexpr RuleTraits<1, 2> kTraits = {
+      .state_names = {"momentum"},
+      .phases = {Phase::kFirst, Phase::kMiddle},
+      .reads = [](Phase phase) { return phase == Phase::kFirst ? 0U : 1U; }};
   template <class T>
   using Coefficients = SgdCoefficients<T>;
 
   double momentum = 0.9;
 
-  static constexpr StateMask reads(Phase phase) { return phase == Phase::kFirst ? 0U : 1U; }
+  [[nodiscard]] std::int64_t cycle() const { return 1; }
   [[nodiscard]] Phase phase(std::int64_t step) const {
     return step == 1 ? Phase::kFirst : Phase::kMiddle;
   }

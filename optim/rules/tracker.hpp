@@ -9,9 +9,8 @@
 namespace gossamer {
 
 struct TrackerRule {
-  static constexpr std::array<std::string_view, 1> kStateNames = {"tracked"};
-  static constexpr bool kEveryStep = true;
-  static constexpr StateMask kRestStates = 1U;
+  static constexpr RuleTraits<1> kTraits = {
+      .state_names = {"tracked"}, .every_step = true, .rest_states = 1U};
   template <class T>
   struct Coefficients {
     T beta;

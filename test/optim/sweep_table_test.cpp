@@ -168,8 +168,8 @@ class Side {
 
 template <class Rule, class T, class G = T>
 int expect_the_same(const Rule& rule, const Optimizer& optimizer, const Layout& layout) {
-  const Side<T, G> expected(layout, RuleTraits<Rule>::kNumStates);
-  const Side<T, G> actual(layout, RuleTraits<Rule>::kNumStates);
+  const Side<T, G> expected(layout, kNumStates<Rule>);
+  const Side<T, G> actual(layout, kNumStates<Rule>);
   InlineStream stream;
   int num_launches = 0;
   for (std::int64_t step = 1; step <= 2 * optimizer.cycle() + 1; ++step) {

@@ -12,6 +12,7 @@
 namespace gossamer {
 
 struct SignRule {
+  static constexpr RuleTraits<> kTraits = {};
   template <class T>
   struct Coefficients {
     T lr;

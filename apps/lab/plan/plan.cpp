@@ -218,15 +218,11 @@ std::string table(const std::vector<const PlanRow*>& rows, bool has_regions) {
 
 }  // namespace
 
-bool PlanRow::helps() const { return !expected_gap || *expected_gap < kAloneGap; }
-
-std::string PlanRow::label() const {
-  std::string text = exchange;
-  if (!topology.empty()) text += concat(" on ", topology);
-  text += concat(", ", codec);
-  if (every > 1) text += concat(", every ", every, " steps");
-  if (late > 1) text += concat(", late ", late);
-  return text;
+std::vector<double> planned_buckets(double model_bytes, double bucket_bytes, int world_size) {
+  // This limit keeps the work for each topology below about a second.
+  constexpr std::int64_t kRankBuckets = 65'536;
+  const std::int64_t most = kRankBuckets / std::clamp(world_size, 1, kMostPlannedRanks);
+  return split_into_buckets(model_bytes, bucket_bytes, std::min<std::int64_t>(most, 256));
 }
 
 Plan make_plan(const PlanOptions& options) {

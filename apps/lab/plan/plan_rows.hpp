@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "apps/lab/plan/plan.hpp"
+#include "apps/lab/plan/plan_row.hpp"
 
 namespace gossamer::apps {
 

@@ -1,0 +1,45 @@
+#pragma once
+// The topologies that the rows of a plan stand on: those that fit the world, with options that suit
+// it, and the rounds that each needs.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/lab/plan/plan_row.hpp"
+#include "topology/spectrum.hpp"
+#include "topology/topology.hpp"
+
+namespace gossamer::apps {
+
+/// A topology with options that are not the defaults.
+struct TopologyVariant {
+  std::string name;
+  std::string option = {};
+  /// The second option; empty: none.
+  std::string second = {};
+  /// Ranks that the topology takes as one node (`comm.local_size`); 0: those of a host.
+  int local_size = 0;
+  /// The model follows whole periods, however long they are.
+  bool whole_periods = false;
+
+  /// As `base-k, k: 3`.
+  [[nodiscard]] std::string label() const;
+  /// As `{name: base-k, k: 3}`.
+  [[nodiscard]] std::string section() const;
+};
+
+/// A variant with its rounds.
+struct Place {
+  TopologyVariant variant;
+  std::shared_ptr<const Topology> topology;
+  std::optional<RoundCount> rounds;
+};
+
+/// Of topologies that are alike, the first one is advised.
+std::vector<Place> places_for(const PlanOptions& options);
+/// What the far averages in pairs follow; null: it does not fit.
+const Place* pair_place(const std::vector<Place>& places);
+
+}  // namespace gossamer::apps

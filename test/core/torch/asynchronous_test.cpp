@@ -81,24 +81,6 @@ TEST(AsynchronousModel, AveragesByTheMassesAndGivesTheLocalModelBack) {
   });
 }
 
-TEST(AsynchronousModel, GoesOnFromSavedState) {
-  on_ranks(3, [&](Communicator& communicator) {
-    const auto model = make_async_model(communicator);
-    make_steps(*model, communicator.rank());
-    StateCopy state;
-    model->visit(state);
-    const auto other = make_async_model(communicator);
-    state.load();
-    other->visit(state);
-    EXPECT_TRUE(w1_of(*other).equal(w1_of(*model)));
-    EXPECT_EQ(other->engine().progress().num_steps, model->engine().progress().num_steps);
-    make_steps(*other, communicator.rank(), 20);
-    other->drain();
-    EXPECT_TRUE(w1_of(*other).isfinite().all().item<bool>());
-    EXPECT_FALSE(w1_of(*other).equal(w1_of(*model)));
-  });
-}
-
 TEST(AsynchronousModel, RefusesWhatNeedsCommonSteps) {
   const auto refusal = [](void (*change)(DataParallelOptions&)) {
     Scenario scenario = kAsync;

@@ -136,29 +136,6 @@ TEST(GlobalAverage, KeepsTheMeanOnRequestAndMixesNothingInTheNextStep) {
   }
 }
 
-TEST(GlobalAverage, GoesOnWithTheNextRoundAfterKeep) {
-  // Four ranks; the rounds are 0-1 2-3 and 0-2 1-3. The learning rate is 0, so only mixing moves
-  // parameters.
-  on_ranks(4, [](Communicator& communicator) {
-    const Scenario scenario{.num_ranks = 4, .topology = "one-peer-exp", .lr = 0.0};
-    const int rank = communicator.rank();
-    const auto model = make_wrapper(communicator, scenario, 1);
-    model->global_average().keep();
-    make_step(*model, scenario, rank, 1);  // mixes nothing, starts round 1
-    const torch::Tensor mean = flat(model->module());
-    // Now all are equal; make them differ between steps, as loading a model would.
-    {
-      const WriteScope scope = model->write_parameters();
-      const torch::NoGradGuard no_grad;
-      for (const torch::Tensor& p : model->parameters()) p.detach().add_(rank);
-    }
-    make_step(*model, scenario, rank, 2);  // mixes nothing: round 1 was sent before
-    expect_near(flat(model->module()), mean + rank);
-    make_step(*model, scenario, rank, 3);  // mixes round 2 = round 0: 0 with 1, 2 with 3
-    expect_near(flat(model->module()), mean + (rank < 2 ? 0.5 : 2.5));
-  });
-}
-
 TEST(GlobalAverage, RefusesToTrainInsideItsScope) {
   on_ranks(2, [](Communicator& communicator) {
     const Scenario scenario;
@@ -320,24 +297,6 @@ TEST(Wrapper, PassesCallsOnToTheModule) {
     const torch::Tensor x = wave({2, 3}, 0);
     EXPECT_TRUE(torch::equal(model->forward(x), model->module().forward(x)));
   });
-}
-
-TEST(Drain, LeavesWhatHasArrivedForTheNextStep) {
-  const Scenario scenario{.num_ranks = 3, .topology = "complete", .num_steps = 5};
-  Trajectory trajectory(5, std::vector<Values>(3));
-  on_ranks(3, [&](Communicator& communicator) {
-    const int rank = communicator.rank();
-    Wrapper model(scenario.make_model(rank), communicator, scenario.options());
-    model.drain();
-    for (int step = 0; step < 5; ++step) {
-      make_step(model, scenario, rank, step);
-      trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)] =
-          copy_values(model.module());
-      model.drain();
-      model.drain();
-    }
-  });
-  expect_equal(trajectory, train_on_ranks(scenario));
 }
 
 }  // namespace

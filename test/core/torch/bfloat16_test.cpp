@@ -177,24 +177,5 @@ TEST(BFloat16Model, AveragesItsBuffers) {
   });
 }
 
-TEST(BFloat16Model, LearnsWithItsOwnGradients) {
-  Scenario scenario{.num_ranks = 2, .topology = "ring", .optimizer = "adamw", .lr = 3e-3};
-  scenario.num_steps = 60;
-  scenario.make_model = [](int rank) { return make_mlp(rank, torch::kBFloat16); };
-  scenario.loss = [](Bag& model, int rank, int) { return mlp_loss(model, rank, 0); };
-  on_ranks(2, [&](Communicator& communicator) {
-    DecentralizedDataParallel<Bag> model(scenario.make_model(0), communicator, scenario.options());
-    const auto loss = [&] {
-      return scenario.loss(model.module(), communicator.rank(), 0).item<double>();
-    };
-    const double before = loss();
-    for (int step = 0; step < scenario.num_steps; ++step) {
-      make_step(model, scenario, communicator.rank(), step);
-    }
-    model.drain();
-    EXPECT_LT(loss(), 0.7 * before);
-  });
-}
-
 }  // namespace
 }  // namespace gossamer

@@ -23,19 +23,6 @@
 namespace gossamer {
 namespace {
 
-TEST(GossipTrajectory, IsThatOfMixingByHandOnEveryTopology) {
-  for (const TopologyEntry& entry : topology_table()) {
-    if (entry.needs_options) continue;
-    const bool looks_at_nodes =
-        entry.name == "alternating-exp-ring" || entry.name == "hierarchical";
-    for (int num_ranks = 1; num_ranks <= 4; ++num_ranks) {
-      Scenario scenario{.num_ranks = num_ranks, .topology = std::string(entry.name)};
-      if (num_ranks == 4 && looks_at_nodes) scenario.node_size = 2;
-      if (entry.fits(scenario.world())) expect_as_by_hand(scenario);
-    }
-  }
-}
-
 TEST(GossipTrajectory, IsThatOfTheOptimizerAndItsOptions) {
   for (const char* const topology : {"ring", "complete"}) {
     Scenario scenario{.num_ranks = 3, .topology = topology, .weight_decay = 0.05};
@@ -68,78 +55,6 @@ TEST(Trajectory, IsThatOfGroupsOfParametersUnderEveryAlgorithm) {
   }
 }
 
-TEST(GossipTrajectory, DoesNotDependOnTheBuckets) {
-  // Each parameter here is rounded up to 128 bytes: 1, 2 and all of them in one bucket.
-  for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{256}, std::int64_t{1} << 30U}) {
-    expect_as_by_hand({.num_ranks = 4, .topology = "one-peer-exp", .bucket_bytes = bytes});
-  }
-}
-
-TEST(GossipTrajectory, HoldsInSinglePrecision) {
-  Scenario scenario{.num_ranks = 4, .topology = "one-peer-exp", .optimizer = "adamw", .lr = 0.01};
-  scenario.make_model = [](int rank) { return make_mlp(rank, torch::kFloat32); };
-  expect_as_by_hand(scenario, 1e-5);
-}
-
-TEST(AllReduceTrajectory, IsThatOfTheMeanGradient) {
-  for (int num_ranks = 1; num_ranks <= 4; ++num_ranks) {
-    for (const char* const optimizer : {"sgd", "adamw"}) {
-      const Scenario scenario{
-          .num_ranks = num_ranks, .algorithm = "allreduce", .optimizer = optimizer};
-      expect_as_by_hand(scenario);
-      const Trajectory trajectory = train_on_ranks(scenario);
-      for (const Values& values : trajectory.back()) expect_equal(values, trajectory.back()[0]);
-    }
-  }
-}
-
-TEST(LocalTrajectory, IsThatOfTrainingAlone) {
-  for (int num_ranks = 1; num_ranks <= 3; ++num_ranks) {
-    expect_as_by_hand({.num_ranks = num_ranks, .algorithm = "local", .momentum = 0.9});
-  }
-}
-
-TEST(Trajectory, RepeatsBitForBit) {
-  for (const char* const algorithm : {"gossip", "allreduce"}) {
-    Scenario scenario{.num_ranks = 4,
-                      .algorithm = algorithm,
-                      .topology = "complete",
-                      .optimizer = "accum_adamw",
-                      .num_steps = 20};
-    scenario.make_model = [](int rank) { return make_mlp(rank, torch::kFloat32); };
-    expect_equal(train_on_ranks(scenario), train_on_ranks(scenario));
-  }
-}
-
-TEST(Step, IsMadeByTheFirstBackwardToo) {
-  on_ranks(2, [](Communicator& communicator) {
-    const Scenario scenario;
-    DecentralizedDataParallel<Bag> model(make_mlp(communicator.rank()), communicator,
-                                         scenario.options());
-    const Values before = copy_values(model.module());
-    EXPECT_EQ(model.engine().progress().num_steps, 0);
-    make_step(model, scenario, communicator.rank(), 0);
-    EXPECT_EQ(model.engine().progress().num_steps, 1);
-    for (const auto& [name, tensor] : copy_values(model.module())) {
-      EXPECT_FALSE(torch::equal(tensor, before.at(name))) << name;
-    }
-  });
-}
-
-TEST(Step, LeavesNoGradients) {
-  for (const Scenario& scenario : with_every_algorithm({})) {
-    on_ranks(2, [&](Communicator& communicator) {
-      DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
-      for (int step = 0; step < 3; ++step) {
-        make_step(model, scenario, communicator.rank(), step);
-        for (const torch::Tensor& parameter : model.parameters()) {
-          EXPECT_FALSE(parameter.grad().defined());
-        }
-      }
-    });
-  }
-}
-
 /// Trains with all-reduce, and expects the ranks' models to be equal.
 void expect_equal_models(int num_ranks, const std::function<torch::Tensor(Bag&, int rank)>& loss) {
   on_ranks(num_ranks, [&](Communicator& communicator) {
@@ -165,26 +80,6 @@ TEST(FirstStep, MayUseAParameterOnSomeRanksOnly) {
   expect_equal_models(2, [](Bag& bag, int rank) {
     const torch::Tensor loss = bag["b2"].square().sum();
     return rank == 0 ? loss : loss + bag["w1"].square().sum();
-  });
-}
-
-TEST(Step, FollowsTheSchedule) {
-  on_ranks(1, [](Communicator& communicator) {
-    Scenario scenario;
-    scenario.num_ranks = 1;
-    DataParallelOptions options = scenario.options();
-    options.schedule =
-        make_schedule("step", {.lr = 0.5}, Options::parse("step_size: 2, gamma: 0.5"));
-    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, options);
-    for (const double lr : {0.5, 0.5, 0.25, 0.25, 0.125}) {
-      EXPECT_EQ(model.engine().lr(), lr);
-      // The bias of the last layer has the gradient 2 * mean error.
-      const torch::Tensor before = model.module()["b2"].detach().clone();
-      const torch::Tensor grad =
-          torch::autograd::grad({mlp_loss(model.module(), 0, 0)}, {model.module()["b2"]})[0];
-      mlp_loss(model.module(), 0, 0).backward();
-      EXPECT_TRUE(torch::allclose(model.module()["b2"], before - lr * grad, 1e-12, 1e-14));
-    }
   });
 }
 
@@ -241,17 +136,6 @@ TEST(AccumulateGrad, SumsTheMicroBatches) {
   }
 }
 
-TEST(AccumulateGrad, UpdatesParametersThatOnlyAnEarlyMicroBatchUses) {
-  Scenario scenario{.num_ranks = 2, .optimizer = "adamw", .num_steps = 5, .num_micro_batches = 3};
-  scenario.loss = [](Bag& model, int rank, int batch) {
-    const torch::Tensor hidden =
-        torch::linear(wave({4, 3}, rank + batch), model["w1"], model["b1"]);
-    return batch % 3 == 0 ? torch::linear(hidden, model["w2"], model["b2"]).square().sum()
-                          : hidden.square().sum();
-  };
-  expect_as_by_hand(scenario);
-}
-
 TEST(AccumulateGrad, LeavesTheParametersAloneUntilTheLast) {
   on_ranks(2, [](Communicator& communicator) {
     const Scenario scenario;
@@ -268,30 +152,6 @@ TEST(AccumulateGrad, LeavesTheParametersAloneUntilTheLast) {
       EXPECT_EQ(model.engine().progress().num_steps, step + 1);
     }
   });
-}
-
-TEST(FinishStep, MakesAStepWhereNoBackwardReachesAParameter) {
-  // Rank 1 has no gradients in odd steps. Training by hand has a loss without parameters there.
-  Scenario scenario{.num_ranks = 2, .optimizer = "adamw", .num_steps = 6};
-  Trajectory trajectory(6, std::vector<Values>(2));
-  on_ranks(2, [&](Communicator& communicator) {
-    const int rank = communicator.rank();
-    DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
-    for (int step = 0; step < 6; ++step) {
-      if (rank == 1 && step % 2 == 1) {
-        model.finish_step();
-      } else {
-        make_step(model, scenario, rank, step);
-      }
-      trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)] =
-          copy_values(model.module());
-    }
-  });
-  scenario.loss = [](Bag& model, int rank, int step) {
-    return rank == 1 && step % 2 == 1 ? torch::ones({}, torch::requires_grad())
-                                      : mlp_loss(model, rank, step);
-  };
-  expect_near(trajectory, train_by_hand(scenario), kTolerance);
 }
 
 TEST(Plan, FollowsTheGradientsAndClosesAtTheLimit) {
@@ -338,29 +198,6 @@ Scenario scenario_with_large_parameters() {
   return scenario;
 }
 
-TEST(TriedBuckets, ChangeNoBitAndEndWithOneSizeOnAllRanks) {
-  if (kSanitized) GTEST_SKIP() << "300 million updates; the tests of Replan reach the same code";
-  Scenario scenario = scenario_with_large_parameters();
-  const Trajectory expected = train_on_ranks(scenario);
-  scenario.bucket_bytes = 0;
-  std::vector<std::size_t> last(2);
-  on_ranks(2, [&](Communicator& communicator) {
-    DecentralizedDataParallel<Bag> model(scenario.make_model(0), communicator, scenario.options());
-    std::set<std::size_t> tried;
-    for (int step = 0; step < scenario.num_steps; ++step) {
-      make_step(model, scenario, communicator.rank(), step);
-      EXPECT_EQ(model.engine().tries_buckets(), step + 1 < 60) << step;
-      tried.insert(model.engine().plan().buckets.size());
-    }
-    EXPECT_EQ(tried, (std::set<std::size_t>{1, 2, 4}));
-    last[static_cast<std::size_t>(communicator.rank())] = model.engine().plan().buckets.size();
-    expect_equal(copy_values(model.module()),
-                 expected.back()[static_cast<std::size_t>(communicator.rank())]);
-    model.drain();
-  });
-  EXPECT_EQ(last[0], last[1]);
-}
-
 TEST(TriedBuckets, AreNoneWhereAllSizesCutTheSame) {
   on_ranks(2, [](Communicator& communicator) {
     Scenario scenario;
@@ -403,35 +240,6 @@ TEST(Replan, ChangesNoBitForAnyAlgorithm) {
 AlgorithmSwitch switch_to(const Scenario& scenario) {
   const DataParallelOptions options = scenario.options();
   return {.algorithm = options.exchange.algorithm, .topology = options.exchange.topology};
-}
-
-TEST(SwitchTo, GoesOnWithEveryAlgorithm) {
-  const Scenario gossip{.num_ranks = 2, .momentum = 0.9};
-  for (const Scenario& scenario : with_every_algorithm({.num_ranks = 2, .momentum = 0.9})) {
-    SCOPED_TRACE(scenario.text());
-    const Trajectory expected = train_on_ranks(scenario);
-    on_ranks(2, [&](Communicator& communicator) {
-      const int rank = communicator.rank();
-      const auto expected_after = [&](int step) {
-        return expected[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)];
-      };
-      DecentralizedDataParallel<Bag> model(gossip.make_model(rank), communicator, gossip.options());
-      model.switch_to(switch_to(scenario));
-      make_step(model, scenario, rank, 0);
-      expect_equal(copy_values(model.module()), expected_after(0));
-      // The same algorithm from the step on: nothing was under way that mixes.
-      model.switch_to(switch_to(gossip));
-      const AlgorithmSwitch to = switch_to(scenario);
-      model.switch_to(to);
-      for (int step = 1; step < 4; ++step) make_step(model, scenario, rank, step);
-      EXPECT_EQ(model.engine().progress().num_steps, 4);
-      EXPECT_EQ(model.engine().progress().first_step, 1);
-      model.drain();
-      if (to.algorithm.entry().equal_models == EqualModels::kAfterEveryStep) {
-        EXPECT_LT(model.global_average().consensus_distance(), 1e-15);
-      }
-    });
-  }
 }
 
 TEST(SwitchTo, AveragesBuffersWithTheModel) {
@@ -515,36 +323,6 @@ TEST(DryRun, PlansAndChangesNothing) {
     EXPECT_EQ(model.engine().metrics().bytes_sent, 0.0);
     model.drain();
   });
-}
-
-TEST(Metrics, CountStepsAndBytes) {
-  struct Case {
-    int num_ranks;
-    std::string algorithm;
-    std::string topology;
-    /// Bytes sent, as a multiple of the model's bytes.
-    double factor;
-  };
-  const std::vector<Case> cases = {{1, "gossip", "ring", 0.0}, {2, "gossip", "ring", 1.0},
-                                   {4, "gossip", "ring", 1.0}, {4, "gossip", "complete", 1.5},
-                                   {3, "local", "ring", 0.0},  {1, "allreduce", "ring", 0.0}};
-  for (const Case& c : cases) {
-    const Scenario scenario{
-        .num_ranks = c.num_ranks, .algorithm = c.algorithm, .topology = c.topology};
-    SCOPED_TRACE(scenario.text());
-    on_ranks(c.num_ranks, [&](Communicator& communicator) {
-      DecentralizedDataParallel<Bag> model(make_mlp(0), communicator, scenario.options());
-      for (int step = 0; step < 5; ++step) {
-        make_step(model, scenario, communicator.rank(), step);
-        EXPECT_EQ(model.engine().progress().num_steps, step + 1);
-      }
-      model.drain();
-      EXPECT_DOUBLE_EQ(model.engine().metrics().bytes_sent,
-                       5 * c.factor * static_cast<double>(model.engine().plan().bytes()));
-      EXPECT_GE(model.engine().metrics().wait_s, 0.0);
-      EXPECT_GT(model.engine().metrics().update_s, 0.0);
-    });
-  }
 }
 
 }  // namespace

@@ -98,56 +98,22 @@ TEST(Parameters, ThatAreNeverUsedAreOnlyMixed) {
   expect_as_by_hand_everywhere(scenario);
 }
 
-TEST(Parameters, MayBeUsedInSomeStepsOnly) {
-  Scenario scenario = three_ranks();
-  scenario.loss = [](Bag& model, int rank, int step) {
-    const torch::Tensor hidden = torch::linear(wave({4, 3}, rank + step), model["w1"], model["b1"]);
-    return step % 3 == 1
-               ? hidden.square().sum()
-               : torch::linear(torch::tanh(hidden), model["w2"], model["b2"]).square().sum();
-  };
-  expect_as_by_hand_everywhere(scenario);
-}
-
-TEST(Parameters, MayBeUsedOnSomeRanksOnly) {
-  Scenario scenario = three_ranks();
-  scenario.loss = [](Bag& model, int rank, int step) {
-    const torch::Tensor hidden = torch::linear(wave({4, 3}, rank + step), model["w1"], model["b1"]);
-    return step > 0 && (step + rank) % 3 == 0
-               ? hidden.square().sum()
-               : torch::linear(torch::tanh(hidden), model["w2"], model["b2"]).square().sum();
-  };
-  expect_as_by_hand_everywhere(scenario);
-}
-
-TEST(Parameters, MayBeUsedForTheFirstTimeInALaterStep) {
-  Scenario scenario = three_ranks();
-  scenario.loss = [](Bag& model, int rank, int step) {
-    const torch::Tensor hidden = torch::linear(wave({4, 3}, rank + step), model["w1"], model["b1"]);
-    return step < 3 ? hidden.square().sum()
-                    : torch::linear(torch::tanh(hidden), model["w2"], model["b2"]).square().sum();
-  };
-  expect_as_by_hand_everywhere(scenario);
-}
-
-TEST(Parameters, MayGetTheirGradientsInAnotherOrderLater) {
-  // The ranks' orders differ after the first step, but exchanges must still match.
-  Scenario scenario = three_ranks();
-  scenario.make_model = [](int rank) {
-    auto model = std::make_shared<Bag>();
-    for (const char* const name : {"a", "b", "c"}) model->add(name, wave({6}, rank));
-    return model;
-  };
-  scenario.loss = [](Bag& model, int rank, int step) {
-    std::vector<std::string> names = {"a", "b", "c"};
-    if (step > 0) std::rotate(names.begin(), names.begin() + (rank + step) % 3, names.end());
-    torch::Tensor loss = torch::zeros({}, torch::kFloat64);
-    for (const std::string& name : names) {
-      loss = loss + (model[name] - wave({6}, rank + step)).square().sum();
-    }
-    return loss;
-  };
-  expect_as_by_hand_everywhere(scenario);
+TEST(Parameters, MayBeUsedInSomeStepsOnSomeRanksOrFromALaterStepOn) {
+  using Rests = bool (*)(int rank, int step);
+  for (const Rests rests :
+       {Rests([](int, int step) { return step % 3 == 1; }),
+        Rests([](int rank, int step) { return step > 0 && (step + rank) % 3 == 0; }),
+        Rests([](int, int step) { return step < 3; })}) {
+    Scenario scenario = three_ranks();
+    scenario.loss = [rests](Bag& model, int rank, int step) {
+      const torch::Tensor hidden =
+          torch::linear(wave({4, 3}, rank + step), model["w1"], model["b1"]);
+      return rests(rank, step)
+                 ? hidden.square().sum()
+                 : torch::linear(torch::tanh(hidden), model["w2"], model["b2"]).square().sum();
+    };
+    expect_as_by_hand_everywhere(scenario);
+  }
 }
 
 TEST(Parameters, OfTwoTypesGetBucketsOfTheirOwn) {
@@ -428,22 +394,6 @@ TEST(FrozenParametersAndBuffers, ComeFromRankZeroAndThenStayAsTheyAre) {
       EXPECT_TRUE(torch::equal(after.at(name), of_rank_zero.at(name))) << name;
     }
     EXPECT_EQ(model.engine().parameters().size(), 4U);
-  });
-}
-
-TEST(Buffers, ThatForwardWritesAreNotMixed) {
-  on_ranks(2, [](Communicator& communicator) {
-    const int rank = communicator.rank();
-    const Scenario scenario;
-    auto bag = make_mlp(0);
-    bag->add_buffer("running", torch::zeros({1}, torch::kFloat64));
-    DecentralizedDataParallel<Bag> model(bag, communicator, scenario.options());
-    for (int step = 0; step < 3; ++step) {
-      (*bag)["running"].add_(rank + 1);
-      make_step(model, scenario, rank, step);
-    }
-    model.drain();
-    EXPECT_EQ((*bag)["running"].item<double>(), 3.0 * (rank + 1));
   });
 }
 

@@ -231,30 +231,5 @@ TEST(UnequalBatches, AreMadeUpForByStepsWithoutOne) {
   expect_near(trajectory, train_by_hand(scenario), kTolerance);
 }
 
-TEST(UnequalBatches, OfARankThatLeavesEarlyEndTheOthersWithItsName) {
-  for (const std::string algorithm : {"gossip", "allreduce"}) {
-    std::string said;
-    const LaunchOptions launch_options{
-        .num_ranks = 2, .timeout_s = 1.0, .log_level = LogLevel::kOff};
-    const int code =
-        launch("threads", launch_options, [&](Communicator& communicator, const World& world) {
-          const Scenario scenario{.algorithm = algorithm};
-          Wrapper model(make_mlp(0), communicator, scenario.options());
-          try {
-            for (int step = 0; step < 2 + 3 * world.rank; ++step) {
-              mlp_loss(model.module(), world.rank, step).backward();
-            }
-            model.drain();
-          } catch (const CommError& error) {
-            said = error.what();
-            throw;
-          }
-          return 0;
-        });
-    EXPECT_EQ(code, static_cast<int>(ExitCode::kPeerLost)) << algorithm;
-    EXPECT_NE(said.find("rank 0"), std::string::npos) << said;
-  }
-}
-
 }  // namespace
 }  // namespace gossamer

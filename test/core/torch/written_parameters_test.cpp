@@ -188,18 +188,6 @@ TEST(WrittenParameters, OfAMovedModelAreTrainedFromAndNamedOnce) {
   }
 }
 
-TEST(WrittenParameters, AfterDrainAreTrainedFrom) {
-  for (const Way& way : {kCopy, kLoad}) {
-    SCOPED_TRACE(way.name);
-    on_models(3, [&](Wrapper& model, Communicator& communicator) {
-      const auto written = make_mlp(100 + communicator.rank());
-      model.drain();
-      way.write(model.module(), written);
-      expect_training_from(model, communicator, *written);
-    });
-  }
-}
-
 TEST(WrittenParameters, AreRefusedWhileTheirExchangeMayBeInFlight) {
   using Use = std::function<void(Wrapper&, int rank)>;
   const std::vector<Use> uses = {

@@ -198,21 +198,6 @@ TEST(ThreadsFailure, EndsARunForWhichTheSystemHasTooFewThreads) {
   }
 }
 
-TEST(Launch, DealsRanksToNodes) {
-  for (const int node_size : {0, 1, 2, 3, 6}) {
-    const LaunchOptions options{.num_ranks = 6, .node_size = node_size};
-    const int code =
-        launch("threads", options, [&](Communicator& communicator, const World& world) {
-          const int expected = node_size == 0 ? 6 : node_size;
-          EXPECT_EQ(world.rank, communicator.rank());
-          EXPECT_EQ(world.size, 6);
-          EXPECT_EQ(world.node_size, expected);
-          return 0;
-        });
-    EXPECT_EQ(code, 0);
-  }
-}
-
 TEST(Launch, RefusesImpossibleOptions) {
   const RankBody nothing = [](Communicator&, const World&) { return 0; };
   testing::internal::CaptureStderr();

@@ -1,5 +1,7 @@
 #include "comm/device/device_transport.hpp"
 
+#include "test/base/thrown.hpp"
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,12 +46,7 @@ TEST(DeviceTransport, KnowsRanksThatShareByTheirGpus) {
 }
 
 std::string refused_choice(bool may_share, const std::vector<RankPlace>& places) {
-  try {
-    static_cast<void>(share_gpus(may_share, places));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return what_of<ConfigError>([&] { static_cast<void>(share_gpus(may_share, places)); });
 }
 
 TEST(DeviceTransport, RefusesMoreRanksThanGpusWithAdvice) {
@@ -96,12 +93,8 @@ TEST(ChooseTransport, TakesTheBestThatAllRanksHave) {
 
 TEST(ChooseTransport, SaysWhichRankDoesNotHaveWhatIsAskedFor) {
   const auto text = [](std::string_view exchange, const std::vector<std::string>& nccl) {
-    try {
-      static_cast<void>(choose_transport(exchange, nccl, kNoMpi));
-    } catch (const ConfigError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return what_of<ConfigError>(
+        [&] { static_cast<void>(choose_transport(exchange, nccl, kNoMpi)); });
   };
   EXPECT_EQ(text("nccl", kOddNccl),
             "device.exchange: nccl, but rank 1 has NCCL 2.20.1, and rank 0 has NCCL 2.28.9, "

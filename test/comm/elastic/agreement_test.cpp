@@ -199,13 +199,6 @@ TEST(Agreement, ProposesAgainIfTheStoreHasNotChanged) {
   EXPECT_EQ(only<Leave>(member.give_up()).front().why, Leave::Why::kNoStore);
 }
 
-TEST(Agreement, IsFencedByAnEpochWithoutIt) {
-  Agreement member(1, epoch_of(0, {0, 1, 2}), {});
-  const Actions actions = member.learn(epoch_of(1, {0, 2}));
-  ASSERT_EQ(only<Leave>(actions).size(), 1);
-  EXPECT_EQ(only<Leave>(actions).front().why, Leave::Why::kFenced);
-}
-
 TEST(Agreement, LeavesOutWhoReachesFewestOthers) {
   // 3 reaches neither 4 nor 1.
   Agreement member(0, epoch_of(0, {0, 1, 2, 3, 4}), {});
@@ -217,25 +210,6 @@ TEST(Agreement, LeavesOutWhoReachesFewestOthers) {
   EXPECT_EQ(proposals.front().desired, epoch_of(1, {0, 1, 2, 4}, /*step=*/1));
 }
 
-TEST(Agreement, WaitsForWhomAnotherHasLost) {
-  const Epoch epoch = epoch_of(0, {0, 1, 2});
-  Agreement member(0, epoch, {});
-  EXPECT_EQ(told(member.disturb(5)), (Names{"at 1", "at 2"}));
-  EXPECT_TRUE(only<Propose>(member.hear(report_of(1, 0, 5), 5)).empty());
-  // 1 has reported, and then died, or its connection with 2 has broken.
-  EXPECT_TRUE(only<Propose>(member.hear(report_of(2, 0, 5, {1}), 5)).empty());
-  EXPECT_EQ(member.awaited(), (std::vector<MemberId>{1}));
-
-  Agreement other = member;
-  const std::vector<Propose> without_1 = only<Propose>(member.lose(1, 5));
-  ASSERT_EQ(without_1.size(), 1);
-  EXPECT_EQ(without_1.front().desired.members, epoch_of(1, {0, 2}).members);
-
-  const std::vector<Propose> without_2 = only<Propose>(other.hear(report_of(1, 0, 5, {2}), 5));
-  ASSERT_EQ(without_2.size(), 1);
-  EXPECT_EQ(without_2.front().desired.members, epoch_of(1, {0, 1}).members);
-}
-
 TEST(Agreement, TellsTheEpochToWhoIsBehind) {
   Agreement member(0, epoch_of(5, {0, 2}), {});
   EXPECT_EQ(announced(member.hear(report_of(1, 4, 3), 9)), (Names{"at 1"}));
@@ -244,11 +218,6 @@ TEST(Agreement, TellsTheEpochToWhoIsBehind) {
   EXPECT_EQ(told(member.hear(report_of(2, 6, 9), 9)).front(), "at 2");
   EXPECT_EQ(member.phase(), Agreement::Phase::kAgreeing);
   EXPECT_EQ(only<Propose>(member.learn(epoch_of(6, {0, 2}, 9))).size(), 1);
-}
-
-TEST(Agreement, CountsStepsThatItIsStillMaking) {
-  Agreement member(0, epoch_of(1, {0, 1, 2}, /*step=*/50), {});
-  EXPECT_EQ(only<Tell>(member.lose(2, 48)).front().report.step, 50);
 }
 
 TEST(Agreement, LeavesIfThereAreTwoLines) {

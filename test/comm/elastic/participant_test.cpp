@@ -100,15 +100,6 @@ std::vector<MemberId> ids_of(const Epoch& epoch) {
   return ids;
 }
 
-TEST(Participant, BeginsAnEpochWithTheSameMembersWhenAnExchangeFails) {
-  Group run(3);
-  for (const Renewed& renewed : run.renew({0, 1, 2})) {
-    EXPECT_EQ(renewed.epoch.number, 1) << renewed.why;
-    EXPECT_EQ(renewed.epoch.step, 12);
-    EXPECT_EQ(ids_of(renewed.epoch), (std::vector<MemberId>{0, 1, 2}));
-  }
-}
-
 TEST(Participant, GoesOnWithThreeOfFour) {
   Group run(4);
   for (const int other : {0, 1, 2}) run.network->cut(place_of(3), place_of(other));
@@ -224,23 +215,6 @@ TEST(Participant, LeavesWhenTheStoreHasForgotten) {
     EXPECT_EQ(renewed.code, ExitCode::kPeerLost);
     EXPECT_NE(renewed.why, "");
   }
-}
-
-TEST(Participant, JoinsARunAndIsLetIn) {
-  Group run(3);
-  std::unique_ptr<Participant> fresh;
-  std::jthread joining([&] {
-    fresh = Participant::join(make_local_mesh(run.network, "fresh"),
-                              EpochRecord(run.store, "run", ""), 1, {.patience = kPatience});
-  });
-  while (!run.members[1]->is_disturbed()) std::this_thread::yield();
-  const std::vector<Renewed> all = run.renew({0, 1, 2});
-  joining.join();
-  EXPECT_EQ(ids_of(all[0].epoch), (std::vector<MemberId>{0, 1, 2, 3})) << all[0].why;
-  EXPECT_EQ(fresh->epoch(), all[0].epoch);
-  EXPECT_EQ(fresh->self(), 3);
-  EXPECT_EQ(fresh->rank(), 3);
-  EXPECT_EQ(fresh->epoch().num_voters, 3);
 }
 
 /// A member that the process does not reach, or that does not reach the process.

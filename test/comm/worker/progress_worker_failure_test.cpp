@@ -34,16 +34,6 @@ class FailingOperation : public Operation {
   bool in_start_;
 };
 
-TEST(ProgressWorkerFailure, FailsWhatComesAfterAFailure) {
-  Script script;
-  ProgressWorker worker({});
-  Request first = worker.submit(std::make_unique<FailingOperation>(false), {});
-  Request second = worker.submit(scripted(script, 0), {.after = first.state()});
-  EXPECT_THROW(second.wait(), std::runtime_error);
-  EXPECT_TRUE(script.started.empty());
-  EXPECT_EQ(script.num_destroyed, 1);
-}
-
 /// What a request fails with. A request that does not end in five seconds counts as lost.
 std::string failure_of(Request& request) {
   for (int turn = 0; turn < 5'000 && !request.done(); ++turn) {

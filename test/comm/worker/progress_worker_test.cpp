@@ -296,16 +296,6 @@ TEST(Doorbell, LosesNoNews) {
   peer.join();
 }
 
-TEST(ProgressWorker, DestroysWhatIsInFlightWhenItStops) {
-  Script script;
-  {
-    ProgressWorker worker({});
-    worker.submit(scripted(script, 0), {});
-    worker.submit(scripted(script, 1), {});
-  }
-  EXPECT_EQ(script.num_destroyed, 2);
-}
-
 TEST(Request, IsOverWhenEmpty) {
   Request request;
   EXPECT_TRUE(request.done());

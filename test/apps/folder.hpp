@@ -57,6 +57,16 @@ inline std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// The records of a run's folder.
+inline std::vector<nlohmann::json> read_records(const std::string& path) {
+  std::vector<nlohmann::json> records;
+  std::ifstream lines(path + "/metrics.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    records.push_back(nlohmann::json::parse(line));
+  }
+  return records;
+}
+
 inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }

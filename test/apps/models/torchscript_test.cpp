@@ -166,12 +166,7 @@ int train_module(const Folder& folder, const std::string& body, int num_ranks,
                     TrainingLoop trainer(
                         config,
                         {.communicator = communicator, .world = world, .logger = {}, .data = data});
-                    std::unique_ptr<RunFolder> out;
-                    if (world.rank == 0) {
-                      out = std::make_unique<RunFolder>(folder.file("out"), config.resolved,
-                                                        IfFinished::kRefuse);
-                    }
-                    trainer.run(std::move(out));
+                    trainer.run(folder_of_rank(world, folder.file("out"), config));
                     return 0;
                   });
                 });

@@ -32,7 +32,7 @@ namespace gossamer::apps {
 namespace {
 
 /// The mean number of steps of the ranks, rounded down.
-std::int64_t mean_steps(const Json& record) {
+std::int64_t mean_steps(const nlohmann::json& record) {
   const auto ranks = record.at("rank_steps").get<std::vector<double>>();
   const double sum = std::accumulate(ranks.begin(), ranks.end(), 0.0);
   return static_cast<std::int64_t>(sum / static_cast<double>(ranks.size()));
@@ -69,10 +69,6 @@ struct AsyncRun {
   }
 };
 
-std::string newest_in(const std::string& path) {
-  return newest_checkpoint(checkpoint_folder(path), [](const std::string&) {});
-}
-
 /// Trains with a slow last rank. `resumes`: from the newest checkpoint in the folder.
 void train_into(const AsyncRun& run, const std::string& path, bool resumes = false,
                 bool reshapes = false) {
@@ -92,27 +88,15 @@ void train_into(const AsyncRun& run, const std::string& path, bool resumes = fal
                                .saves_checkpoints = true,
                                .resumes = resumes,
                                .reshapes = reshapes});
-    std::unique_ptr<RunFolder> out;
-    if (world.rank == 0) {
-      out = std::make_unique<RunFolder>(path, config.resolved,
-                                        resumes ? IfFinished::kContinue : IfFinished::kRefuse);
-    }
-    loop.run(std::move(out), checkpoint);
+    loop.run(folder_of_rank(world, path, config, resumes), checkpoint);
   });
-}
-
-std::vector<Json> all_records(const std::string& path) {
-  std::vector<Json> records;
-  std::istringstream lines(read_file(path + "/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) records.push_back(Json::parse(line));
-  return records;
 }
 
 /// The records follow one another, at most one for each multiple of log.every, and end with the
 /// run.
-void expect_points(const std::vector<Json>& records, std::int64_t steps) {
+void expect_points(const std::vector<nlohmann::json>& records, std::int64_t steps) {
   std::map<std::string, std::int64_t> last;
-  for (const Json& record : records) {
+  for (const nlohmann::json& record : records) {
     const std::int64_t step = record["step"];
     const std::string kind = record["kind"];
     EXPECT_GT(step, last[kind]) << record;
@@ -162,9 +146,9 @@ TEST(AsynchronousTraining, ReachesThePointsOfTheRun) {
     SCOPED_TRACE(run.algorithm);
     const std::string out = folder.file("out");
     train_into(run, out);
-    const std::vector<Json> records = all_records(out);
+    const std::vector<nlohmann::json> records = read_records(out);
     expect_points(records, 25);
-    for (const Json& record : records) {
+    for (const nlohmann::json& record : records) {
       if (record["kind"] != "step") continue;
       EXPECT_GT(record["lr"], 0.0);
       EXPECT_LE(record["lr"], 0.01);
@@ -192,13 +176,9 @@ TEST(AsynchronousTraining, RunsWithoutSignalsAndRecords) {
                                  .logger = {},
                                  .data = data,
                                  .observer = [](const ProgressState&) {}});
-      std::unique_ptr<RunFolder> out;
-      if (world.rank == 0) {
-        out = std::make_unique<RunFolder>(folder.file("out"), config.resolved, IfFinished::kRefuse);
-      }
-      loop.run(std::move(out));
+      loop.run(folder_of_rank(world, folder.file("out"), config));
     });
-    const std::vector<Json> records = all_records(folder.file("out"));
+    const std::vector<nlohmann::json> records = read_records(folder.file("out"));
     ASSERT_EQ(records.size(), 2U);
     EXPECT_EQ(records[0]["kind"], "eval");
     EXPECT_EQ(records[1]["step"], 10);
@@ -215,7 +195,7 @@ TEST(AsynchronousTraining, GoesOnFromACheckpoint) {
   EXPECT_EQ(read_manifest(newest_in(out)).step, 42);
   EXPECT_GE(total(after), 3 * 42);
   for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_GE(after[rank], before[rank]);
-  const std::vector<Json> records = all_records(out);
+  const std::vector<nlohmann::json> records = read_records(out);
   for (std::size_t i = 1; i < records.size(); ++i) {
     EXPECT_GE(records[i]["step"], records[i - 1]["step"]) << records[i];
   }
@@ -226,66 +206,32 @@ TEST(AsynchronousTraining, GoesOnFromTheMeanByTheMasses) {
   const Folder folder;
   const std::string out = folder.file("out");
   train_into({.steps = 24}, out);
-  const auto floats_of = [](const std::string& path) {
-    const SafetensorsFile file(path);
-    std::map<std::string, std::vector<float>> values;
-    for (const TensorEntry& tensor : file.tensors()) {
-      auto& to = values[tensor.name];
-      to.resize(static_cast<std::size_t>(tensor.num_bytes()) / sizeof(float));
-      file.read(tensor, to.data());
-    }
-    return values;
-  };
   const auto mean = floats_of(newest_in(out) + "/" + std::string(kMeanModelName));
   fs::remove(out + "/model.safetensors");
   // No step is left to make, so the model at the end is the mean.
   train_into({.steps = 24, .num_ranks = 2}, out, /*resumes=*/true, /*reshapes=*/true);
-  const auto end = floats_of(out + "/model.safetensors");
-  ASSERT_EQ(end.size(), mean.size());
-  for (const auto& [name, values] : mean) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      ASSERT_NEAR(end.at(name)[i], values[i], 1e-6 * (1 + std::abs(values[i]))) << name;
-    }
-  }
+  expect_near(floats_of(out + "/model.safetensors"), mean);
   train_into({.steps = 36, .num_ranks = 2}, out, /*resumes=*/true, /*reshapes=*/true);
   EXPECT_EQ(read_manifest(newest_in(out)).step, 36);
   EXPECT_NEAR(total(numbers_of<double>(out, 2, "run/mass")), 2.0, 1e-9);
 }
 
-TEST(AsynchronousTraining, Learns) {
-  const std::string yaml =
-      "run: {steps: 180}\n"
-      "model: {name: mlp, hidden: 64}\n"
-      "data: {name: glyphs, train_size: 300, val_size: 70, batch_size: 10}\n"
-      "algorithm: async_gossip\n"
-      "topology: {name: static-exp}\n"
-      "optimizer: {lr: 0.003}\n"
-      "lr_schedule: {name: cosine_with_warmup}\n"
-      "log: {level: off}\n";
-  // Guessing gives 2.3. On a slow machine letters are older, and the loss falls more slowly.
-  EXPECT_LT(train(yaml, 3).final_record().at("loss_mean_model").get<double>(), 1.5);
-}
-
 TEST(AsynchronousTraining, RefusesWhatAllRanksWouldDoAfterTheSameStep) {
   const std::string yaml = "algorithm: async_gossip\ntopology: {name: static-exp}\n";
   EXPECT_EQ(refusal(yaml), "");
-  EXPECT_EQ(refusal(yaml + "train: {ema: 0.9}\n"),
-            "conf.yaml:3:14: train.ema: is a mean over steps, of which the ranks make different "
-            "numbers; allowed: null with async_gossip");
-  EXPECT_EQ(refusal(yaml + "buckets: {size_mb: auto}\n"),
-            "conf.yaml:3:20: buckets.size_mb: is auto, and the ranks try sizes together, step by "
-            "step; allowed: a number with async_gossip");
-  EXPECT_EQ(refusal(yaml + "log: {timeline: trace.json}\n"),
-            "conf.yaml:3:17: log.timeline: records the same steps of all ranks; allowed: none with "
-            "async_gossip");
-  EXPECT_EQ(refusal("algorithm: {phases: [{until: 5, algorithm: async_gossip, topology: "
-                    "static-exp}, {algorithm: allreduce}]}\n"),
-            "conf.yaml:1:21: algorithm.phases: all ranks begin a phase after the same step; "
-            "allowed: none with async_gossip");
-  EXPECT_EQ(refusal("algorithm: {name: async_gossip, consensus_control: {target: 0.1, topology: "
-                    "ring}}\ntopology: {name: static-exp}\n"),
-            "conf.yaml:1:52: algorithm.consensus_control: all ranks change the topology after the "
-            "same step; allowed: none with async_gossip");
+  const auto expect = [](const std::string& refused, const std::string& place) {
+    EXPECT_TRUE(refused.starts_with(concat("conf.yaml:", place, ": "))) << refused;
+    EXPECT_TRUE(contains(refused, "with async_gossip")) << refused;
+  };
+  expect(refusal(yaml + "train: {ema: 0.9}\n"), "3:14: train.ema");
+  expect(refusal(yaml + "buckets: {size_mb: auto}\n"), "3:20: buckets.size_mb");
+  expect(refusal(yaml + "log: {timeline: trace.json}\n"), "3:17: log.timeline");
+  expect(refusal("algorithm: {phases: [{until: 5, algorithm: async_gossip, topology: static-exp}, "
+                 "{algorithm: allreduce}]}\n"),
+         "1:21: algorithm.phases");
+  expect(refusal("algorithm: {name: async_gossip, consensus_control: {target: 0.1, topology: "
+                 "ring}}\ntopology: {name: static-exp}\n"),
+         "1:52: algorithm.consensus_control");
 }
 
 }  // namespace

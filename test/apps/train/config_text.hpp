@@ -1,6 +1,8 @@
 #pragma once
 // Run configurations from text, for tests.
 
+#include "test/base/thrown.hpp"
+
 #include <string>
 #include <vector>
 
@@ -22,12 +24,7 @@ inline RunConfig read_text(const std::string& yaml, const std::vector<std::strin
 /// The message of the ConfigError that a configuration ends with; empty when there is none.
 inline std::string refusal(const std::string& yaml, const std::vector<std::string>& overrides = {},
                            const World& world = kFourRanks) {
-  try {
-    static_cast<void>(read_text(yaml, overrides, world));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return what_of<ConfigError>([&] { static_cast<void>(read_text(yaml, overrides, world)); });
 }
 
 /// The value recorded under a dotted path; `(none)` when there is none.

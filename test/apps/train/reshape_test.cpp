@@ -54,8 +54,7 @@ class StoppedRun {
   /// Goes on to the end of the leg. Returns the exit code.
   int train(const Leg& leg) {
     const std::string out = folder_.file("out");
-    const std::string checkpoint =
-        newest_checkpoint(checkpoint_folder(out), [](const std::string&) {});
+    const std::string checkpoint = newest_in(out);
     const StopSignals stop;
     const auto body = [&](Communicator& communicator, const World& world) {
       const RunConfig config = read_text(leg.yaml(), {}, world);
@@ -75,12 +74,7 @@ class StoppedRun {
                                  .saves_checkpoints = true,
                                  .resumes = resumes,
                                  .reshapes = reshapes});
-      std::unique_ptr<RunFolder> folder;
-      if (world.rank == 0) {
-        folder = std::make_unique<RunFolder>(out, config.resolved,
-                                             resumes ? IfFinished::kContinue : IfFinished::kRefuse);
-      }
-      loop.run(std::move(folder), checkpoint);
+      loop.run(folder_of_rank(world, out, config, resumes), checkpoint);
       return 0;
     };
     const int code = launch("threads", {.num_ranks = leg.num_ranks, .timeout_s = 60}, body);
@@ -104,15 +98,6 @@ class StoppedRun {
   Ledger ledger_;
   Leg last_;
 };
-
-TEST(Reshape, GoesOnInTheDataWithFewerRanks) {
-  // 120 of 300 samples, then nine batches of 10 for each of two.
-  StoppedRun().expect({{.num_ranks = 4, .steps = 3}, {.num_ranks = 2}}, 1, 3 + 9);
-}
-
-TEST(Reshape, GoesOnInTheDataWithMoreRanks) {
-  StoppedRun().expect({{.num_ranks = 2, .steps = 3}, {.num_ranks = 4}}, 1, 3 + 6);
-}
 
 TEST(Reshape, GoesOnInTheDataWithOtherBatches) {
   StoppedRun().expect(

@@ -4,6 +4,7 @@
 
 #include "test/apps/folder.hpp"
 #include "test/apps/train/config_text.hpp"
+#include "test/apps/train/train_run.hpp"
 #include "test/core/algorithms/algorithm_variants.hpp"
 #include "test/sanitized.hpp"
 
@@ -54,11 +55,6 @@ struct RunCase {
   }
 };
 
-/// The newest checkpoint of a run.
-std::string newest(const std::string& path) {
-  return newest_checkpoint(checkpoint_folder(path), [](const std::string&) {});
-}
-
 /// Trains into a folder; from its newest checkpoint if `resumes`. Returns the exit code.
 /// `reshapes`: from the mean of the states of its ranks.
 int train_into(
@@ -67,76 +63,68 @@ int train_into(
     const std::function<void(const ProgressState&)>& observer = [](const ProgressState&) {}) {
   const StopSignals stop;
   const auto data = std::make_shared<const Dataset>(read_text(yaml).data->load(1));
-  const std::string checkpoint = resumes ? newest(path) : "";
+  const std::string checkpoint = resumes ? newest_in(path) : "";
   EXPECT_EQ(checkpoint.empty(), !resumes);
-  return launch(
-      "threads", {.num_ranks = num_ranks, .timeout_s = 60},
-      [&](Communicator& communicator, const World& world) {
-        const RunConfig config = read_text(yaml, {}, world);
-        if (resumes) {
-          EXPECT_TRUE(
-              check_resumable(read_manifest(checkpoint), config, world, checkpoint, reshapes)
-                  .size() <= (reshapes ? 1U : 0U));
-        }
-        TrainingLoop loop(config, {.communicator = communicator,
-                                   .world = world,
-                                   .logger = {},
-                                   .data = data,
-                                   .observer = observer,
-                                   .stop = &stop,
-                                   .saves_checkpoints = true,
-                                   .resumes = resumes,
-                                   .reshapes = reshapes});
-        std::unique_ptr<RunFolder> out;
-        if (world.rank == 0) {
-          out = std::make_unique<RunFolder>(path, config.resolved,
-                                            resumes ? IfFinished::kContinue : IfFinished::kRefuse);
-        }
-        return exit_together(world, [&] {
-          loop.run(std::move(out), checkpoint);
-          return 0;
-        });
-      });
+  return launch("threads", {.num_ranks = num_ranks, .timeout_s = 60},
+                [&](Communicator& communicator, const World& world) {
+                  const RunConfig config = read_text(yaml, {}, world);
+                  if (resumes) {
+                    EXPECT_TRUE(check_resumable(read_manifest(checkpoint), config, world,
+                                                checkpoint, reshapes)
+                                    .size() <= (reshapes ? 1U : 0U));
+                  }
+                  TrainingLoop loop(config, {.communicator = communicator,
+                                             .world = world,
+                                             .logger = {},
+                                             .data = data,
+                                             .observer = observer,
+                                             .stop = &stop,
+                                             .saves_checkpoints = true,
+                                             .resumes = resumes,
+                                             .reshapes = reshapes});
+                  auto out = folder_of_rank(world, path, config, resumes);
+                  return exit_together(world, [&] {
+                    loop.run(std::move(out), checkpoint);
+                    return 0;
+                  });
+                });
 }
 
 std::string hash_of(const std::string& path) {
-  const Manifest manifest = read_manifest(newest(path));
-  return concat(hash_of_state(newest(path), manifest), " after step ", manifest.step);
+  const Manifest manifest = read_manifest(newest_in(path));
+  return concat(hash_of_state(newest_in(path), manifest), " after step ", manifest.step);
 }
 
 /// Steps, losses and bytes of a run's records.
 std::vector<std::string> records_of(const std::string& path) {
   std::vector<std::string> records;
-  std::istringstream lines(read_file(path + "/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    const Json record = Json::parse(line);
+  for (const nlohmann::json& record : read_records(path)) {
     // Sums in another order differ in their last digits.
     records.push_back(concat(record["kind"].get<std::string>(), " ", record["step"].dump(), " ",
-                             record.value("loss", Json()).dump(), " ",
+                             record.value("loss", nlohmann::json()).dump(), " ",
                              std::llround(10.0 * record.value("bytes_sent_per_step", 0.0))));
   }
   return records;
 }
 
-/// 11 steps, against 11 steps of which the last ones are lost and made again from step 4 or 8. More
-/// steps: from the last two checkpoints. `once`: from the last one alone.
-void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0, int steps = 11,
-                                bool once = kSanitized) {
-  SCOPED_TRACE(run.yaml(steps));
+/// 11 steps, against 11 steps of which the last ones are lost and made again from step 4 or 8.
+void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0) {
+  constexpr int kSteps = 11;
+  SCOPED_TRACE(run.yaml(kSteps));
   const Folder folder;
   const std::string whole = folder.file("whole");
   const std::string torn = folder.file("torn");
-  ASSERT_EQ(train_into(run.yaml(steps), run.num_ranks, whole, false), 0);
-  for (const int step : once ? std::vector{steps - 3} : std::vector{steps - 7, steps - 3}) {
+  ASSERT_EQ(train_into(run.yaml(kSteps), run.num_ranks, whole, false), 0);
+  for (const int step : kSanitized ? std::vector{8} : std::vector{4, 8}) {
     fs::remove_all(torn);
     fs::copy(whole, torn, fs::copy_options::recursive);
-    for (int later = step + 1; later <= steps; ++later) {
+    for (int later = step + 1; later <= kSteps; ++later) {
       fs::remove_all(checkpoint_folder(torn) + "/" + checkpoint_name(later));
     }
-    ASSERT_EQ(train_into(run.yaml(steps, bucket_mb), run.num_ranks, torn, true), 0);
+    ASSERT_EQ(train_into(run.yaml(kSteps, bucket_mb), run.num_ranks, torn, true), 0);
     EXPECT_EQ(hash_of(torn), hash_of(whole)) << "from step " << step;
     for (const StateDifference& difference :
-         differences_of(newest(torn), newest(whole), run.num_ranks)) {
+         differences_of(newest_in(torn), newest_in(whole), run.num_ranks)) {
       ADD_FAILURE() << "rank " << difference.rank << ", " << difference.name << " "
                     << difference.text;
     }
@@ -144,60 +132,10 @@ void expect_resumed_bit_for_bit(const RunCase& run, double bucket_mb = 25.0, int
   }
 }
 
-/// Resumes a run of every variant of an algorithm in `variants`.
-void expect_resumed_with(const std::vector<AlgorithmVariant>& variants) {
-  for (const auto& [name, options] : variants) {
+TEST(Resume, GoesOnBitForBitForEveryAlgorithmWithMostState) {
+  for (const auto& [name, options] : richest_variants()) {
     expect_resumed_bit_for_bit({.algorithm = concat("{name: ", name, ", ", options, "}"),
                                 .topology = concat("{name: ", topology_for(name, "ring"), "}")});
-  }
-}
-
-/// Resumes a run with every optimizer in `names`, which wraps no other one.
-void expect_resumed_with_optimizers(const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    const char* const groups =
-        name == "muon" ? ", groups: [{vectors: true, optimizer: adamw}]" : "";
-    expect_resumed_bit_for_bit({.optimizer = concat("{name: ", name, groups, "}")});
-  }
-}
-
-TEST(Resume, GoesOnBitForBitForEveryAlgorithmWithMostState) {
-  expect_resumed_with(richest_variants());
-}
-
-TEST(WideResume, GoesOnBitForBitForEveryVariantOfAnAlgorithm) {
-  expect_resumed_with(algorithm_variants());
-}
-
-TEST(Resume, GoesOnBitForBitWithTheOptimizersOfMostState) {
-  expect_resumed_with_optimizers({"accum_adamw", "qadam"});
-}
-
-TEST(Resume, GoesOnBitForBitWithAnOptimizerOfMatrices) { expect_resumed_with_optimizers({"muon"}); }
-
-TEST(Resume, GoesOnBitForBitWithAnOptimizerThatWrapsAnotherOne) {
-  expect_resumed_bit_for_bit({.topology = "{name: static-ring}",
-                              .optimizer = "{name: extra, rule: {name: adamw}, lr: 1e-3}"});
-}
-
-TEST(WideResume, GoesOnBitForBitForEveryOptimizer) {
-  std::vector<std::string> names;
-  for (const std::string& name : optimizer_names()) {
-    if (name != "extra") names.push_back(name);
-  }
-  expect_resumed_with_optimizers(names);
-}
-
-TEST(Resume, GoesOnBitForBitOnATopologyOfManyRounds) {
-  expect_resumed_bit_for_bit({.topology = "{name: base-k}", .num_ranks = 4}, 25.0, 11,
-                             /*once=*/true);
-}
-
-TEST(WideResume, GoesOnBitForBitForEveryTopology) {
-  for (const TopologyEntry& entry : topology_table()) {
-    if (entry.needs_options || !entry.fits({.size = 4, .node_size = 4})) continue;
-    expect_resumed_bit_for_bit({.topology = concat("{name: ", entry.name, "}"), .num_ranks = 4},
-                               25.0, 11, /*once=*/true);
   }
 }
 
@@ -216,33 +154,6 @@ TEST(Resume, GoesOnBitForBitWithScaledLossesMicroBatchesAndAverages) {
   expect_resumed_bit_for_bit({.rest = "train: {accumulate: 3}\n"});
 }
 
-TEST(Resume, GoesOnBitForBitWithGrids) {
-  for (const char* algorithm : {"gossip", "gradient_tracking"}) {
-    // The first grid is that of step 17.
-    expect_resumed_bit_for_bit({.algorithm = algorithm, .rest = "comm: {codec: int8}\n"}, 25.0, 31);
-  }
-}
-
-TEST(Resume, GoesOnBitForBitWithEncodedAverages) {
-  for (const char* codec : {"int8", "int4", "topk"}) {
-    expect_resumed_bit_for_bit(
-        {.algorithm = "{name: outer, kind: diloco, every: 2, momentum: 0, lr: 1}",
-         .rest = concat("comm: {codec: ", codec, "}\n")});
-  }
-  // Pairs have a grid after the first 4 averages.
-  expect_resumed_bit_for_bit(
-      {.algorithm = "{name: outer, kind: noloco, every: 2}", .rest = "comm: {codec: int8}\n"}, 25.0,
-      31);
-}
-
-TEST(Resume, GoesOnBitForBitWithSharedMoments) {
-  for (const char* algorithm :
-       {"{name: gossip, share_moments: 2, share_momentum: 4}",
-        "{name: outer, kind: noloco, every: 2, share_moments: 2, share_momentum: 4}"}) {
-    expect_resumed_bit_for_bit({.algorithm = algorithm, .optimizer = "{name: adamw}"});
-  }
-}
-
 TEST(Resume, GoesOnBitForBitInEveryPhase) {
   // Checkpoints lie before, at and behind the steps of the switches.
   const char* const phases =
@@ -259,24 +170,12 @@ TEST(Resume, GoesOnBitForBitInEveryPhase) {
   }
 }
 
-/// The values of a safetensors file, by name.
-std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
-  const SafetensorsFile file(path);
-  std::map<std::string, std::vector<float>> values;
-  for (const TensorEntry& tensor : file.tensors()) {
-    if (tensor.dtype != "F32") continue;
-    auto& to = values[tensor.name];
-    to.resize(static_cast<std::size_t>(tensor.num_bytes()) / sizeof(float));
-    file.read(tensor, to.data());
-  }
-  return values;
-}
-
-/// Runs of 3 ranks go on from their mean with 2 and with 4 ranks, for the variants that `takes`
-/// picks.
-void expect_reshaped(const std::function<bool(std::string_view name)>& takes) {
+/// Runs of 3 ranks go on from their mean with 2 and with 4 ranks.
+TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
+  // One algorithm has blocks of its own, one equal models, and one nodes.
+  const std::set<std::string_view> one_of_each_kind = {"gradient_tracking", "outer", "node_gossip"};
   for (const auto& [name, options] : richest_variants()) {
-    if (!takes(name)) continue;
+    if (!one_of_each_kind.contains(name)) continue;
     const RunCase run{.algorithm = concat("{name: ", name, ", ", options, "}"),
                       .topology = concat("{name: ", topology_for(name, "ring"), "}")};
     SCOPED_TRACE(run.algorithm);
@@ -285,7 +184,7 @@ void expect_reshaped(const std::function<bool(std::string_view name)>& takes) {
       const Folder folder;
       const std::string out = folder.file("out");
       ASSERT_EQ(train_into(run.yaml(11), 3, out, false), 0);
-      const auto mean = floats_of(newest(out) + "/" + std::string(kMeanModelName));
+      const auto mean = floats_of(newest_in(out) + "/" + std::string(kMeanModelName));
       // No step is left to make, so the model at the end is the mean.
       fs::remove(out + "/model.safetensors");
       RunCase other = run;
@@ -294,34 +193,18 @@ void expect_reshaped(const std::function<bool(std::string_view name)>& takes) {
       if (std::string_view(name) == "gradient_tracking" || num_ranks == 2)
         other.topology = concat("{name: ", topology_for(name, "ring"), "}");
       ASSERT_EQ(train_into(other.yaml(11), num_ranks, out, true, true), 0);
-      const auto end = floats_of(out + "/model.safetensors");
-      ASSERT_EQ(end.size(), mean.size());
-      for (const auto& [tensor, values] : mean) {
-        for (std::size_t i = 0; i < values.size(); ++i) {
-          ASSERT_NEAR(end.at(tensor)[i], values[i], 1e-6 * (1 + std::abs(values[i]))) << tensor;
-        }
-      }
+      expect_near(floats_of(out + "/model.safetensors"), mean);
       // And training goes on from there, and can be resumed again.
       ASSERT_EQ(train_into(other.yaml(14), num_ranks, out, true, true), 0);
-      EXPECT_EQ(read_manifest(newest(out)).world_size, num_ranks);
-      EXPECT_EQ(read_manifest(newest(out)).step, 14);
+      EXPECT_EQ(read_manifest(newest_in(out)).world_size, num_ranks);
+      EXPECT_EQ(read_manifest(newest_in(out)).step, 14);
       ASSERT_EQ(train_into(other.yaml(17), num_ranks, out, true), 0);
-      EXPECT_EQ(read_manifest(newest(out)).step, 17);
+      EXPECT_EQ(read_manifest(newest_in(out)).step, 17);
       for (const auto& entry : fs::directory_iterator(checkpoint_folder(out))) {
         EXPECT_TRUE(entry.path().filename().string().starts_with("step-")) << entry.path();
       }
     }
   }
-}
-
-TEST(Resume, GoesOnFromTheMeanWithOtherRanksAndAnotherTopology) {
-  // One algorithm has blocks of its own, one equal models, and one nodes.
-  const std::set<std::string_view> one_of_each_kind = {"gradient_tracking", "outer", "node_gossip"};
-  expect_reshaped([&](std::string_view name) { return one_of_each_kind.contains(name); });
-}
-
-TEST(WideResume, GoesOnFromTheMeanForEveryAlgorithm) {
-  expect_reshaped([](std::string_view /*name*/) { return true; });
 }
 
 TEST(Checkpoints, ThatFailEndTheRunIfAskedTo) {
@@ -427,16 +310,16 @@ TEST(Resume, GoesOnPlainlyAfterAReshapedRunThatDiedAtOnce) {
                        [](const ProgressState&) { throw std::logic_error("dies"); }),
             0);
   testing::internal::GetCapturedStderr();
-  EXPECT_EQ(read_manifest(newest(out)).world_size, 2);
+  EXPECT_EQ(read_manifest(newest_in(out)).world_size, 2);
   EXPECT_NE(read_file(out + "/config.yaml").find("one-peer-exp"), std::string::npos);
   ASSERT_EQ(train_into(other.yaml(14), 2, out, true), 0);
-  EXPECT_EQ(read_manifest(newest(out)).step, 14);
+  EXPECT_EQ(read_manifest(newest_in(out)).step, 14);
 }
 
 /// Changes a number in the states of the ranks from `first` on, in a run's newest checkpoint.
 void set_number(const std::string& path, const std::string& name, std::int64_t value,
                 int first = 0) {
-  const std::string checkpoint = newest(path);
+  const std::string checkpoint = newest_in(path);
   Manifest manifest = read_manifest(checkpoint);
   for (int rank = first; rank < manifest.world_size; ++rank) {
     const std::string file = concat(checkpoint, "/", rank_file_name(rank));

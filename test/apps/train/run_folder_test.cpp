@@ -3,6 +3,7 @@
 #include "apps/train/run_folder.hpp"
 
 #include "test/apps/folder.hpp"
+#include "test/base/thrown.hpp"
 
 #include <cmath>
 #include <csignal>
@@ -21,12 +22,7 @@ namespace {
 using Names = std::vector<std::string>;
 
 std::string refusal_of_folder(const std::string& path, IfFinished if_finished) {
-  try {
-    const RunFolder run(path, {}, if_finished);
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "";
+  return what_of<CheckpointError>([&] { const RunFolder run(path, {}, if_finished); });
 }
 
 void finish_run(const std::string& path, const std::string& seed) {

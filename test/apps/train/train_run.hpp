@@ -4,16 +4,19 @@
 #include "test/apps/folder.hpp"
 #include "test/apps/train/config_text.hpp"
 
+#include <cmath>
+#include <map>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "apps/train/checkpointer.hpp"
 #include "apps/train/training_loop.hpp"
 #include "comm/backends.hpp"
+#include "core/checkpoint/safetensors.hpp"
 
 namespace gossamer::apps {
 
@@ -58,6 +61,43 @@ inline Tensors values_of(const TrainingLoop& trainer) {
   return values;
 }
 
+/// What writes a run's folder: null except on rank 0. `resumes`: the run goes on there.
+inline std::unique_ptr<RunFolder> folder_of_rank(const World& world, const std::string& path,
+                                                 const RunConfig& config, bool resumes = false) {
+  if (world.rank > 0) return nullptr;
+  return std::make_unique<RunFolder>(path, config.resolved,
+                                     resumes ? IfFinished::kContinue : IfFinished::kRefuse);
+}
+
+/// The newest checkpoint of a run; empty: there is none.
+inline std::string newest_in(const std::string& path) {
+  return newest_checkpoint(checkpoint_folder(path), [](const std::string&) {});
+}
+
+/// The numbers in float32 of a safetensors file, by name.
+inline std::map<std::string, std::vector<float>> floats_of(const std::string& path) {
+  const SafetensorsFile file(path);
+  std::map<std::string, std::vector<float>> values;
+  for (const TensorEntry& tensor : file.tensors()) {
+    if (tensor.dtype != "F32") continue;
+    auto& to = values[tensor.name];
+    to.resize(static_cast<std::size_t>(tensor.num_bytes()) / sizeof(float));
+    file.read(tensor, to.data());
+  }
+  return values;
+}
+
+/// Expects the values that floats_of() gives, but for rounding.
+inline void expect_near(const std::map<std::string, std::vector<float>>& found,
+                        const std::map<std::string, std::vector<float>>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, values] : expected) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_NEAR(found.at(name)[i], values[i], 1e-6 * (1 + std::abs(values[i]))) << name;
+    }
+  }
+}
+
 inline Outcome train(const std::string& yaml, int num_ranks) {
   const Folder folder;
   Outcome run;
@@ -72,20 +112,12 @@ inline Outcome train(const std::string& yaml, int num_ranks) {
                TrainingLoop trainer(
                    config,
                    {.communicator = communicator, .world = world, .logger = {}, .data = run.data});
-               std::unique_ptr<RunFolder> out;
-               if (world.rank == 0) {
-                 out = std::make_unique<RunFolder>(folder.file("out"), config.resolved,
-                                                   IfFinished::kRefuse);
-               }
-               trainer.run(std::move(out));
+               trainer.run(folder_of_rank(world, folder.file("out"), config));
                run.local[static_cast<std::size_t>(world.rank)] = values_of(trainer);
                return 0;
              }),
       0);
-  std::istringstream lines(read_file(folder.file("out/metrics.jsonl")));
-  for (std::string line; std::getline(lines, line);) {
-    run.records.push_back(nlohmann::json::parse(line));
-  }
+  run.records = read_records(folder.file("out"));
   const auto parse = [&](std::string_view name) {
     const std::string path = folder.file(concat("out/", name));
     return fs::exists(path) ? parse_safetensors(read_file(path)) : ParsedSafetensors();

@@ -24,12 +24,7 @@ std::unique_ptr<Topology> read(const std::string& yaml) {
 }
 
 std::string refusal(const std::string& yaml) {
-  try {
-    static_cast<void>(read(yaml));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return what_of<ConfigError>([&] { static_cast<void>(read(yaml)); });
 }
 
 /// A from-file section for what stands in `text`.

@@ -143,43 +143,6 @@ TEST(Glyphs, NoiseHasTheDeviationAskedFor) {
   EXPECT_NEAR(std::sqrt(2 * squares / count), 0.1, 0.002);
 }
 
-/// The share of validation images whose nearest mean image of training has their label.
-double nearest_mean_accuracy(const ArrayViews& data) {
-  std::vector<std::vector<double>> means(10, std::vector<double>(784));
-  for (std::int64_t i = 0; i < data.train.size; ++i) {
-    const auto label = static_cast<std::size_t>(data.train.labels[static_cast<std::size_t>(i)]);
-    const auto image = data.train.sample(i);
-    for (std::size_t p = 0; p < image.size(); ++p) means[label][p] += image[p];
-  }
-  for (auto& mean : means) {
-    for (double& value : mean) value /= static_cast<double>(data.train.size) / 10;
-  }
-  int right = 0;
-  for (std::int64_t i = 0; i < data.validation.size; ++i) {
-    const auto image = data.validation.sample(i);
-    std::size_t best = 0;
-    double best_distance = std::numeric_limits<double>::infinity();
-    for (std::size_t label = 0; label < means.size(); ++label) {
-      double distance = 0;
-      for (std::size_t p = 0; p < image.size(); ++p) {
-        distance += std::pow(image[p] - means[label][p], 2);
-      }
-      if (distance < best_distance) {
-        best_distance = distance;
-        best = label;
-      }
-    }
-    right += best == static_cast<std::size_t>(data.validation.labels[static_cast<std::size_t>(i)]);
-  }
-  return static_cast<double>(right) / static_cast<double>(data.validation.size);
-}
-
-TEST(Glyphs, CanBeLearntButIsNotTrivial) {
-  const double accuracy = nearest_mean_accuracy(load("train_size: 4000, val_size: 1000", 1));
-  EXPECT_GT(accuracy, 0.4);
-  EXPECT_LT(accuracy, 0.9);
-}
-
 TEST(Glyphs, RefusesKeysOutOfRange) {
   for (const char* keys : {"train_size: 0", "train_size: 10000001", "val_size: 0", "noise: -0.1",
                            "noise: 1.1", "train_sice: 5"}) {

@@ -1,6 +1,7 @@
 #include "apps/data/idx_file.hpp"
 
 #include "test/apps/data/idx_writer.hpp"
+#include "test/base/thrown.hpp"
 
 #include <functional>
 #include <string>
@@ -23,14 +24,9 @@ Bytes read_all(const std::filesystem::path& path, std::int64_t dimensions = 3) {
 /// The message of the DataError that `action` throws; it must name the file and contain `part`.
 void expect_data_error(const std::filesystem::path& path, const std::string& part,
                        const std::function<void()>& action) {
-  try {
-    action();
-    ADD_FAILURE() << "no error where one with \"" << part << "\" was expected";
-  } catch (const DataError& error) {
-    const std::string message = error.what();
-    EXPECT_TRUE(message.starts_with(path.string() + ": ")) << message;
-    EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
-  }
+  const std::string message = what_of<DataError>(action);
+  EXPECT_TRUE(message.starts_with(path.string() + ": ")) << message;
+  EXPECT_TRUE(contains(message, part)) << message << "\nlacks: " << part;
 }
 
 void expect_refused(const std::filesystem::path& path, const std::string& part,
@@ -208,14 +204,6 @@ TEST(IdxFile, RefusesDamagedGzipFiles) {
     SCOPED_TRACE("damaged byte " + std::to_string(offset));
     expect_refused(folder.write("images.gz", damaged), ": byte ");
   }
-}
-
-TEST(IdxFile, RefusesAWrongGzipChecksum) {
-  const TemporaryFolder folder;
-  Bytes packed = gzip(idx_images(5));
-  packed[packed.size() - 8] ^= 1U;
-  expect_refused(folder.write("images.gz", packed),
-                 ": byte 76 of the unpacked data: the gzip file is damaged (incorrect data check)");
 }
 
 }  // namespace

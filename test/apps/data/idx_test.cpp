@@ -1,5 +1,6 @@
 #include "test/apps/data/array_view.hpp"
 #include "test/apps/data/idx_writer.hpp"
+#include "test/base/thrown.hpp"
 #include "test/golden_folder.hpp"
 
 #include <algorithm>
@@ -24,14 +25,9 @@ ArrayViews load(const std::filesystem::path& path, const std::string& keys = "")
 
 void expect_refused(const std::filesystem::path& path, const std::string& keys,
                     const std::vector<std::string>& parts) {
-  try {
-    load(path, keys);
-    ADD_FAILURE() << path << keys << " was accepted";
-  } catch (const DataError& error) {
-    const std::string message = error.what();
-    for (const std::string& part : parts) {
-      EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
-    }
+  const std::string message = what_of<DataError>([&] { load(path, keys); });
+  for (const std::string& part : parts) {
+    EXPECT_TRUE(contains(message, part)) << keys << ": " << message << "\nlacks: " << part;
   }
 }
 
@@ -201,15 +197,6 @@ TEST(Idx, RefusesDamageOutsideOfTheRangesToo) {
   EXPECT_NO_THROW(load(images, ranges));
   folder.write("train-labels-idx1-ubyte", first_bytes(idx_labels(12), 15));
   expect_refused(images, ranges, {labels.string(), "byte 15", "incomplete"});
-}
-
-TEST(Idx, RefusesHugeClaimsOfBothFiles) {
-  const TemporaryFolder folder;
-  Bytes labels = idx_header({900'000'000});
-  labels.resize(1000);
-  const auto path = folder.write("train-images-idx3-ubyte", idx_header({900'000'000, 28, 28}));
-  const auto labels_path = folder.write("train-labels-idx1-ubyte", labels);
-  expect_refused(path, "", {labels_path.string(), "byte 1000"});
 }
 
 TEST(Idx, RefusesTrainAndTestImagesOfDifferentSize) {

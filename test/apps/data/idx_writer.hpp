@@ -1,53 +1,30 @@
 #pragma once
 // Writes IDX files, whole and damaged, into a temporary folder for tests.
 
+#include "test/apps/folder.hpp"
+
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include <gtest/gtest.h>
-#include <unistd.h>
 #include <zlib.h>
 
 namespace gossamer::apps {
 
 using Bytes = std::vector<std::uint8_t>;
 
-/// A folder of the running test, removed with its content at the end of the scope.
-class TemporaryFolder {
+/// A folder of the running test with files of bytes.
+class TemporaryFolder : public Folder {
  public:
-  TemporaryFolder() {
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::temp_directory_path() /
-            (std::string("gossamer-") + test->test_suite_name() + "-" + test->name() + "-" +
-             std::to_string(getpid()));
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  [[nodiscard]] fs::path path() const { return fs::path(file("x")).parent_path(); }
 
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-
-  std::filesystem::path write(  // NOLINT(modernize-use-nodiscard)
-      const std::string& name, const Bytes& bytes) const {
-    std::ofstream file(path_ / name, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-    if (!file.flush()) throw std::runtime_error("cannot write " + (path_ / name).string());
-    return path_ / name;
+  // NOLINTNEXTLINE(modernize-use-nodiscard)
+  fs::path write(const std::string& name, const Bytes& bytes) const {
+    write_bytes(file(name), {bytes.begin(), bytes.end()});
+    return file(name);
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 inline void append_number(Bytes& bytes, std::uint32_t number) {

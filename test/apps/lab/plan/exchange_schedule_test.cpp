@@ -265,19 +265,6 @@ TEST(ExchangeSchedule, SaysHowManyStepsLaterRanksWait) {
   EXPECT_EQ(late_of("late_average", "every: 5, late: 3"), Lates{3});
 }
 
-TEST(ExchangeSchedule, CountsTheRoundsOfRareAverages) {
-  const Planned plan = planned("outer", "every: 4, kind: noloco", "one-peer-exp", 4, 4);
-  const ExchangeSchedule schedule = plan.schedule();
-  EXPECT_EQ(schedule.period(), 4);
-  for (std::int64_t step = 0; step < 40; ++step) {
-    const std::vector<PlannedExchange> exchanges = schedule.at(step, 0);
-    ASSERT_EQ(exchanges.size(), step % 4 == 3 ? 1U : 0U) << step;
-    if (step % 4 == 3) {
-      EXPECT_EQ(exchanges.front().round, step / 4);
-    }
-  }
-}
-
 TEST(ExchangeSchedule, RefusesWhatItCannotFollow) {
   EXPECT_THROW(static_cast<void>(planned("async_gossip", "", "static-exp", 4, 4).schedule()),
                ConfigError);

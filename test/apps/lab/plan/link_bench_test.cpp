@@ -74,22 +74,6 @@ TEST(LinkBench, RefusesHostsThatAreNoNodes) {
   run_ranks(4, body);
 }
 
-TEST(LinkBench, GivesTheMedianOfEachKind) {
-  const auto body = [](Communicator& communicator, const World& world) {
-    const LinkFigures figures =
-        run_link_bench(communicator, world, quick({{0, 1}, {0, 2}, {0, 1}, {0, 1}}));
-    std::vector<double> latencies;
-    for (const std::size_t i : {0U, 2U, 3U}) {
-      latencies.push_back(figures.pairs[i].speed.latency_s);
-    }
-    std::ranges::sort(latencies);
-    ASSERT_TRUE(figures.links.within && figures.links.between);
-    EXPECT_EQ(figures.links.within->latency_s, latencies[1]);
-    EXPECT_EQ(figures.links.between->bandwidth, figures.pairs[1].speed.bandwidth);
-  };
-  run_ranks(4, body, /*node_size=*/2);
-}
-
 TEST(LinkBench, LeavesOutLinksThatThereAreNot) {
   const auto body = [](Communicator& communicator, const World& world) {
     const LinkFigures figures = run_link_bench(communicator, world, quick(default_pairs(world)));

@@ -275,48 +275,12 @@ TEST(VirtualRanks, FeedErrorsBackAsThePipelineDoes) {
   }
 }
 
-TEST(VirtualRanks, AgreeUpToTheCodecsPrecisionAndKeepTheMean) {
-  for (const SimulatedWorld& c : coded_worlds()) {
-    for (const auto& [codec, precision] :
-         {std::pair{"bf16", 0x1p-8}, {"fp16", 0x1p-11}, {"int8", 1e-5}, {"int4", 1e-5}}) {
-      VirtualRanks ranks({.topology = c.build(),
-                          .world_size = c.world.size,
-                          .dim = kDim,
-                          .codec = find_codec(codec)});
-      fill(ranks, c.world.size);
-      const std::vector<double> before = ranks.mean();
-      for (int k = 0; k < 300; ++k) ranks.mix();
-      const std::vector<double> after = ranks.mean();
-      for (std::size_t d = 0; d < before.size(); ++d) {
-        EXPECT_NEAR(after[d], before[d], 1e-13) << c.yaml;
-        for (int rank = 0; rank < c.world.size; ++rank) {
-          EXPECT_NEAR(ranks.parameters(rank)[d], after[d], 2.0 * precision)
-              << codec << " " << c.yaml;
-        }
-      }
-    }
-  }
-}
-
 TEST(VirtualRanks, EncodeNoRoundsOfTwoLevels) {
   VirtualRanks ranks({.topology = make_topology("hierarchical", {.size = 4, .node_size = 2}),
                       .world_size = 4,
                       .dim = kDim,
                       .codec = find_codec("bf16")});
   EXPECT_THROW(ranks.mix(), ConfigError);
-}
-
-TEST(VirtualRanks, MeanIsWhatMixingKeeps) {
-  for (const SimulatedWorld& c : worlds()) {
-    VirtualRanks ranks({.topology = c.build(), .world_size = c.world.size, .dim = kDim});
-    fill(ranks, c.world.size);
-    const std::vector<double> before = ranks.mean();
-    for (int k = 0; k < 30; ++k) ranks.mix();
-    const std::vector<double> after = ranks.mean();
-    for (std::size_t d = 0; d < before.size(); ++d) {
-      EXPECT_NEAR(after[d], before[d], 1e-13) << c.yaml;
-    }
-  }
 }
 
 }  // namespace

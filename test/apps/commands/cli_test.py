@@ -219,7 +219,6 @@ class Links(CliCase):
 
 
 K_NODES = "topology={name: hierarchical, leaders: complete}"
-K_RELAY = ["algorithm=relay", "topology.name=binary-tree"]
 
 
 class TrainCase(CliCase):
@@ -291,15 +290,8 @@ class Train(TrainCase):
         self.check_folder(ranks)
         self.assertNotEqual([without_times(record) for record in self.records()], first)
 
-    def test_runs_on_one_thread(self):
-        self.check_runs(1, mpi=False)
-
     def test_runs_on_three_threads(self):
         self.check_runs(3, mpi=False)
-
-    @needs_mpi
-    def test_runs_on_one_process(self):
-        self.check_runs(1, mpi=True)
 
     @needs_mpi
     def test_runs_on_three_processes(self):
@@ -310,16 +302,6 @@ class Train(TrainCase):
 
     def test_sums_alike_on_threads_and_processes(self):
         self.check_alike(2, "algorithm={name: allreduce, delay: 1}", "comm.codec=int8")
-
-    def test_passes_on_alike_on_threads_and_processes(self):
-        self.launch(4, "tiny.yaml", *K_RELAY)
-        for backend in K_PROCESS_BACKENDS:
-            self.launch(4, "tiny.yaml", *K_RELAY, f"run.output_dir={backend}", **{backend: True})
-            # Means over four ranks are summed in another order by MPI; the ranks' own losses are not.
-            losses = [[record["rank_loss"] for record in self.records(*folder) if "rank_loss" in record]
-                      for folder in [[backend], []]]
-            self.assertGreater(len(losses[0]), 2)
-            self.assertEqual(losses[0], losses[1], backend)
 
     def test_mixes_alike_on_threads_and_processes_in_irregular_rounds(self):
         self.write("irregular.yaml", "world_size: 6\ndirected: true\nedges: [[0, 1], [1, 2], "
@@ -343,12 +325,9 @@ class Train(TrainCase):
 
     def test_warns_where_uneven_labels_cost_accuracy(self):
         muon = "optimizer={name: muon, groups: [{vectors: true, optimizer: adamw}]}"
-        for change, advice in [(muon, "makes its own gradients orthogonal"),
-                               ("optimizer.name=adamw", "algorithm.share_moments=32"),
-                               ("algorithm={name: outer, every: 2}", "algorithm.share_moments=6")]:
-            for data, expected in [(["data.dirichlet_alpha=0.5"], True), ([], False)]:
-                done = self.launch(2, "tiny.yaml", change, *data, "log.level=warning")
-                self.assertEqual(advice in done.stderr, expected, done.stderr)
+        for data in [["data.dirichlet_alpha=0.5"], []]:
+            done = self.launch(2, "tiny.yaml", muon, *data, "log.level=warning")
+            self.assertEqual("makes its own gradients orthogonal" in done.stderr, bool(data), done.stderr)
 
     def test_dry_run_prints_and_writes_nothing(self):
         before = sorted(self.folder.rglob("*"))
@@ -390,16 +369,6 @@ class WideTrain(TrainCase):
             [K_NODES, "comm.local_size=3", "algorithm=node_gossip", "buckets.size_mb=0.0001"],
             [K_NODES, "comm.local_size=3", "buckets.size_mb=0.0001",
              "algorithm={name: node_gossip, shard: optimizer}"]])
-
-    def test_learns_with_every_plug_in(self):
-        for change in ["algorithm=allreduce", "algorithm=local", "topology.name=one-peer-exp",
-                       "topology.name=complete", "topology.name=base-k", "topology.name=random-matching",
-                       "topology.name=static-exp", "topology={name: local-sgd, sit_out: 1}",
-                       "topology={phases: [{until: 2, topology: complete}, {topology: ring}]}",
-                       "optimizer.name=sgd", "optimizer.name=adam", "optimizer.name=adamw",
-                       "lr_schedule.name=linear", "lr_schedule.name=step"]:
-            with self.subTest(change):
-                self.check_learns(change)
 
 
 class WideCommands(CommandCase):

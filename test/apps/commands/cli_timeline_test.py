@@ -125,11 +125,6 @@ class Timeline(CliCase):
         self.expect_once("there is no timeline: the run has ended after 8 steps", done.stderr)
         self.assertFalse((self.folder / "trace.json").exists())
 
-    def test_of_a_run_that_fails_is_not_there(self):
-        self.launch(2, "tiny.yaml", K_RUNAWAY, "--timeline", "trace.json", "--timeline-steps", "0:9",
-                    code=76)
-        self.assertFalse((self.folder / "trace.json").exists())
-
     @needs_mpi
     def test_of_a_run_that_fails_is_not_there_under_mpirun(self):
         self.launch(2, "tiny.yaml", K_RUNAWAY, "--timeline", "trace.json", "--timeline-steps", "0:9",

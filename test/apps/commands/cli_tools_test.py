@@ -10,16 +10,6 @@ from cli_case import CliCase, needs_mpi, without_times
 
 
 class Topology(CliCase):
-    def test_list_is_json_alone_on_stdout(self):
-        done = self.gossamer("topology", "list", "--json")
-        rows = json.loads(done.stdout)
-        self.assertEqual(done.stderr, "")
-        self.assertLessEqual({"complete", "ring", "one-peer-exp", "alternating-exp-ring"},
-                             {row["name"] for row in rows})
-        for row in rows:
-            self.assertTrue(row["summary"])
-            for option in row["options"]:
-                self.assertEqual(set(option), {"name", "summary"})
 
     def test_show_is_json_alone_on_stdout(self):
         for name in ["ring", "one-peer-exp", "directed-one-peer-exp", "hierarchical"]:
@@ -181,32 +171,6 @@ study:
         self.launch(2, f"{run}/config.yaml", "run.output_dir=alone")
         self.assertEqual([without_times(record) for record in self.records("alone")],
                          [without_times(record) for record in self.records(run)])
-
-    def test_goes_on_where_it_was_stopped(self):
-        first = json.loads(self.study("--json").stdout)
-        self.assertEqual([first["kept"], len(first["runs"]), len(first["groups"])], [0, 4, 2])
-        status = self.folder / "runs/study/ring__plain__even__seed1/status.json"
-        status.write_text('{"state": "running", "step": 2, "total_steps": 4}')
-        done = self.study("--json")
-        self.expect_once("is replaced: it had not finished", done.stderr)
-        self.assertEqual(done.stderr.count("  done: "), 1)
-        second = json.loads(done.stdout)
-        self.assertEqual(second["kept"], 3)
-        self.assertEqual([without_times(run) for run in second["runs"]],
-                         [without_times(run) for run in first["runs"]])
-        self.assertEqual(json.loads(self.study("--json").stdout)["kept"], 4)
-
-    def test_refuses_what_is_wrong_before_the_first_run(self):
-        for change, message in [
-                ("study.workers=33", "command line: study.workers: 33 is out of range"),
-                ("study.topologies=[ring, one-peer-exp, nonsense]", "nonsense is unknown"),
-                ("base.run.seed=3", "allowed: study.seeds"), ("base.modl.hidden=3", "model?"),
-                ("data.path=x", "unknown key, allowed: base, study")]:
-            with self.subTest(change):
-                done = self.study(change, code=2)
-                self.expect_once(message, done.stderr)
-                self.assertEqual(done.stdout, "")
-        self.assertFalse((self.folder / "runs").exists())
 
     def test_ends_with_the_run_that_fails_and_keeps_the_others(self):
         runaway = "study.optimizers=[{name: sgd, label: plain}, {name: sgd, lr: 1e20, label: wild}]"

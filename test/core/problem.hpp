@@ -68,6 +68,18 @@ struct Problem {
   }
 };
 
+/// For Problem::present: each rank lacks one gradient of `count`, another one in every step.
+inline auto one_is_missing_of(int count) {
+  return [count](int rank, int step, std::int64_t parameter) {
+    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % count != 0;
+  };
+}
+
+/// The same for one of four, and in every third step no rank has a gradient for parameter 1.
+inline bool some_are_missing(int rank, int step, std::int64_t parameter) {
+  return !(parameter == 1 && step % 3 == 0) && one_is_missing_of(4)(rank, step, parameter);
+}
+
 /// Parameters after every step, per rank: trajectory[step][rank].
 using Trajectory = std::vector<std::vector<std::vector<double>>>;
 

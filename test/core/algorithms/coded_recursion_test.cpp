@@ -79,9 +79,7 @@ TEST_P(EveryCodedAlgorithm, FollowsTheRecursion) {
   EXPECT_LE(largest_difference(run_pipeline(coded), expected_trajectory(coded)), 1e-12);
   coded.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
   coded.lr = 0.02;
-  coded.present = [](int rank, int step, std::int64_t parameter) {
-    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
-  };
+  coded.present = one_is_missing_of(4);
   coded.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6};
   EXPECT_LE(largest_difference(run_pipeline(coded), expected_trajectory(coded)), 1e-12);
   Problem plain = coded;

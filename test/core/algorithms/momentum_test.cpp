@@ -121,10 +121,7 @@ TEST(QAdam, ClipsScalesAndSkipsAsSumsOfGradientsDo) {
       problem.gradients = {.clip_mode = mode, .clip_norm = 0.6, .nonfinite = NonFinite::kSkip};
       problem.gradient_scale = 0.5;
       problem.breaks = [](int rank, int step) { return step % 4 == 1 && rank == step % 3; };
-      problem.present = [](int rank, int step, std::int64_t parameter) {
-        if (parameter == 1 && step % 3 == 0) return false;
-        return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
-      };
+      problem.present = some_are_missing;
       const Trajectory expected = expected_trajectory(problem);
       problem.algorithm_options += ", sends: momentum";
       EXPECT_LE(largest_difference(run_pipeline(problem), expected), 1e-12);
@@ -136,10 +133,7 @@ TEST(QAdam, StaysNearPlainSumsAndKeepsTheRanksEqualInBytes) {
   for (const int n : {2, 3, 4}) {
     Problem problem = problem_of(n, "int8");
     problem.dtype = DType::kFloat32;
-    problem.present = [](int rank, int step, std::int64_t parameter) {
-      if (parameter == 1 && step % 3 == 0) return false;
-      return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
-    };
+    problem.present = some_are_missing;
     problem.gradients = {.nonfinite = NonFinite::kSkip};
     problem.breaks = [n](int rank, int step) { return step == 7 && rank == step % n; };
     const Trajectory found = run_pipeline(problem);

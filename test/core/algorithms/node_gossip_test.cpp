@@ -48,10 +48,6 @@ void expect_equal_nodes(const Problem& problem, const Trajectory& trajectory) {
   }
 }
 
-bool is_present(int rank, int step, std::int64_t parameter) {
-  return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
-}
-
 TEST(NodeGossip, FollowsTheRecursionWhateverTheSizesOfShards) {
   // Buckets of one parameter have two cache lines or none: shards end within parameters, and in
   // nodes of three some are empty.
@@ -66,7 +62,7 @@ TEST(NodeGossip, FollowsTheRecursionWhateverTheSizesOfShards) {
       problem.rule = {.type = "accum_adam", .eps = 1e-3, .accum_iter = 2};
       problem.lr = 0.02;
       problem.gradients = {.clip_mode = ClipMode::kGlobal, .clip_norm = 0.6};
-      problem.present = is_present;
+      problem.present = one_is_missing_of(4);
       const Trajectory expected = expected_trajectory(problem);
       const Trajectory found = run_pipeline(problem);
       EXPECT_LE(largest_difference(found, expected), 1e-12);
@@ -97,7 +93,7 @@ TEST(NodeGossip, HasTheSameBitsWithShardedStates) {
       problem.rule = rule.rule;
       problem.lr = 0.02;
       problem.dtype = dtype;
-      problem.present = is_present;
+      problem.present = one_is_missing_of(4);
       const Trajectory expected = run_pipeline(problem);
       problem.algorithm_options = kSharded;
       EXPECT_EQ(run_pipeline(problem), expected);

@@ -86,9 +86,7 @@ TEST_P(EveryPolicy, FollowsTheRecursionWithRulesThatSeeMixing) {
     sees.rule.accum_iter = 3;
     sees.lr = 0.02;
     sees.num_steps = 8;
-    sees.present = [](int rank, int step, std::int64_t parameter) {
-      return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
-    };
+    sees.present = one_is_missing_of(4);
     SCOPED_TRACE(sees.rule.type);
     EXPECT_LE(largest_difference(run_pipeline(sees), expected_trajectory(sees)), 1e-12);
     expect_same_where_streams_lag(sees, std::array{Where::kLagging});
@@ -127,9 +125,7 @@ Problem shared_moments(const std::string& type, const char* algorithm, const cha
   problem.num_steps = 13;
   problem.gradients = {.nonfinite = NonFinite::kSkip};
   problem.breaks = [n](int rank, int step) { return step % 4 == 1 && rank == step % n; };
-  problem.present = [](int rank, int step, std::int64_t parameter) {
-    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
-  };
+  problem.present = one_is_missing_of(4);
   return problem;
 }
 
@@ -271,10 +267,7 @@ TEST(Outer, FollowsTheRecursionOnEveryUndirectedTopology) {
 TEST_P(EveryFurtherPolicy, FollowsTheRecursionWhereGradientsAreMissing) {
   Problem holes = problem();
   // Every rank has a pattern of its own. In some steps no rank has a gradient for parameter 1.
-  holes.present = [](int rank, int step, std::int64_t parameter) {
-    if (parameter == 1 && step % 3 == 0) return false;
-    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
-  };
+  holes.present = some_are_missing;
   // The count of updates matters to Adam's corrections and to cycles of accumulation.
   holes.rule = {.type = "accum_adam", .eps = 1e-3, .accum_iter = 2};
   holes.lr = 0.02;
@@ -321,9 +314,7 @@ TEST_P(EveryFurtherPolicy, TrainsAModelInBFloat16LikeItsMasterCopy) {
   rounded.rule = {.type = "accum_adamw", .eps = 1e-3, .accum_iter = 3};
   rounded.lr = 0.02;
   rounded.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6};
-  rounded.present = [](int rank, int step, std::int64_t parameter) {
-    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 4 != 0;
-  };
+  rounded.present = one_is_missing_of(4);
   rounded.dtype = DType::kFloat32;
   const Trajectory expected = run_pipeline(rounded);
   rounded.dtype = DType::kBFloat16;

@@ -137,8 +137,7 @@ class Rank {
   AlgorithmSwitch goal = {.algorithm = "allreduce"};
   /// Goes on from a state in which all had made so many steps.
   void load(const SavedState& state, int num_steps) {
-    Loader loader(state);
-    pipeline().visit(loader);
+    gossamer::load(pipeline(), state);
     step_ = num_steps;
   }
 
@@ -202,10 +201,7 @@ Values two_runs(const std::string& backend, const Problem& problem) {
     Rank rank(problem, device);
     while (rank.step() < kStep) rank.train(session.world().rank);
     rank.pipeline().drain();
-    if (session.world().rank == 0) {
-      Saver saver(state);
-      rank.pipeline().visit(saver);
-    }
+    if (session.world().rank == 0) state = saved(rank.pipeline());
     session.communicator().barrier();
     session.close();
   });

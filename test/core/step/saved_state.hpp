@@ -65,4 +65,20 @@ class Loader : public StateVisitor {
   const SavedState& state_;
 };
 
+template <class Visited>
+SavedState saved(Visited& visited) {
+  SavedState state;
+  Saver saver(state);
+  visited.visit(saver);
+  return state;
+}
+
+/// The state must have the blocks of `visited` and no others.
+template <class Visited>
+void load(Visited& visited, const SavedState& state) {
+  Loader loader(state);
+  visited.visit(loader);
+  EXPECT_EQ(loader.num_blocks, state.blocks.size());
+}
+
 }  // namespace gossamer

@@ -106,21 +106,14 @@ Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
       if (reloads && c.replans && step == c.saved_after) {
         model->replan(bucket_bytes);
       } else if (reloads && step == c.saved_after) {
-        SavedState state;
-        Saver saver(state);
-        model->pipeline().visit(saver);
+        const SavedState state = saved(model->pipeline());
         // Saving must change nothing: a second save gives the same state.
-        SavedState again;
-        Saver second(again);
-        model->pipeline().visit(second);
-        EXPECT_EQ(state.blocks, again.blocks);
+        EXPECT_EQ(state.blocks, saved(model->pipeline()).blocks);
         problem.bucket_bytes = bucket_bytes;
         if (!c.codec_after.empty()) config.exchange.codec = find_codec(c.codec_after);
         model = std::unique_ptr<ToyModel>(
             new ToyModel(model_of(problem, device.communicator(), config)));
-        Loader loader(state);
-        model->pipeline().visit(loader);
-        EXPECT_EQ(loader.num_blocks, state.blocks.size());
+        load(model->pipeline(), state);
       }
       train_step(problem, *model, world.rank, step);
     }
@@ -128,6 +121,13 @@ Values train(const Case& c, bool reloads, std::int64_t bucket_bytes) {
     values[static_cast<std::size_t>(world.rank)] = model->values();
   });
   return values;
+}
+
+/// The run goes on as if it had not been interrupted, with another model and with new buckets.
+void expect_goes_on(Case c, std::int64_t bucket_bytes, const Values& expected) {
+  EXPECT_EQ(train(c, true, bucket_bytes), expected) << "loaded, " << name_of(c.problem.where);
+  c.replans = true;
+  EXPECT_EQ(train(c, true, bucket_bytes), expected) << "replanned, " << name_of(c.problem.where);
 }
 
 Case case_of(const char* algorithm, const char* options) {
@@ -143,9 +143,7 @@ Case case_of(const char* algorithm, const char* options) {
   c.problem.num_steps = 11;
   c.problem.lr = 0.02;
   c.problem.shuffles = false;
-  c.problem.present = [](int rank, int step, std::int64_t parameter) {
-    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 5 != 0;
-  };
+  c.problem.present = one_is_missing_of(5);
   return c;
 }
 
@@ -207,9 +205,7 @@ TEST(SavedState, IsTheSameWhereStreamsLag) {
       const Values expected = train(c, false, 0);
       c.problem.where = where;
       const std::int64_t bucket_bytes = streams(options) ? c.problem.bucket_bytes : 1;
-      EXPECT_EQ(train(c, true, bucket_bytes), expected);
-      c.replans = true;
-      EXPECT_EQ(train(c, true, bucket_bytes), expected) << "replanned";
+      expect_goes_on(c, bucket_bytes, expected);
     }
   }
 }
@@ -222,12 +218,9 @@ TEST(SavedState, HasAveragesUnderWayAtEveryStep) {
     const Values expected = train(c, false, 0);
     for (c.saved_after = 1; c.saved_after < 10; ++c.saved_after) {
       SCOPED_TRACE(concat(options, ", saved after ", c.saved_after));
-      c.replans = false;
-      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
-      c.replans = true;
-      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
+      expect_goes_on(c, c.problem.bucket_bytes, expected);
       if (streams(options)) continue;
-      EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
+      expect_goes_on(c, 1, expected);
     }
   }
 }
@@ -253,9 +246,7 @@ TEST(SavedState, RepeatsAnAverageOfMoments) {
         EXPECT_NE(train(unshared, false, 0), expected);
         // With streaming, other buckets have other turns.
         const std::int64_t bytes = contains(plain, "streaming") ? c.problem.bucket_bytes : 1;
-        EXPECT_EQ(train(c, true, bytes), expected) << "loaded";
-        c.replans = true;
-        EXPECT_EQ(train(c, true, bytes), expected) << "replanned";
+        expect_goes_on(c, bytes, expected);
       }
     }
   }
@@ -273,9 +264,8 @@ TEST(SavedState, IsTheSameForEveryCodec) {
       c.problem.codec = codec;
       const Values expected = train(c, false, 0);
       EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
-      EXPECT_EQ(train(c, true, 1), expected) << "with other buckets";
+      expect_goes_on(c, 1, expected);
       c.replans = true;
-      EXPECT_EQ(train(c, true, 1), expected) << "replanned";
       c.problem.shares_memory = false;
       EXPECT_EQ(train(c, true, 1), expected) << "without shared memory";
     }
@@ -288,9 +278,7 @@ TEST(SavedState, RepeatsASumInBytes) {
     c.optimizer = "accum_adamw";
     c.problem.codec = "int8";
     const Values expected = train(c, false, 0);
-    EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
-    c.replans = true;
-    EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
+    expect_goes_on(c, c.problem.bucket_bytes, expected);
   }
 }
 
@@ -304,9 +292,7 @@ TEST(SavedState, GoesOnInBothPhasesOfQAdam) {
       c.problem.codec = codec;
       c.saved_after = saved_after;
       const Values expected = train(c, false, 0);
-      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
-      c.replans = true;
-      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
+      expect_goes_on(c, c.problem.bucket_bytes, expected);
     }
   }
 }
@@ -331,9 +317,8 @@ TEST(SavedState, HoldsGridsAndVotes) {
     for (const int saved_after : {1, window + 1, 3 * window - 1, 3 * window, 3 * window + 1}) {
       SCOPED_TRACE(concat(algorithm, ", saved after ", saved_after));
       c.saved_after = saved_after;
-      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
+      expect_goes_on(c, c.problem.bucket_bytes, expected);
       c.replans = true;
-      EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
       expect_near(train(c, true, 1), expected);
       c.replans = false;
     }
@@ -370,17 +355,10 @@ TEST(SavedState, HoldsWhatACodecHasLeftOut) {
         if (kSanitized && saved_after % 3 != 0) continue;
         SCOPED_TRACE(concat(options, ", ", codec, ", saved after ", saved_after));
         c.saved_after = saved_after;
-        EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
-        c.replans = true;
-        EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
-        c.replans = false;
+        expect_goes_on(c, c.problem.bucket_bytes, expected);
         if (saved_after % 3 != 0) continue;
         c.problem.where = saved_after == 3 ? Where::kDevice : Where::kNccl;
-        for (const bool replans : {false, true}) {
-          c.replans = replans;
-          EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << name_of(c.problem.where);
-        }
-        c.replans = false;
+        expect_goes_on(c, c.problem.bucket_bytes, expected);
         c.problem.where = Where::kHost;
       }
       // A run may go on with another codec, or without. One average follows, or two.
@@ -413,10 +391,7 @@ TEST(SavedState, HoldsWhetherRanksHaveOneAnchor) {
         SCOPED_TRACE(
             concat(options, ", written after ", written_after, ", saved after ", saved_after));
         c.saved_after = saved_after;
-        EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected);
-        c.replans = true;
-        EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "replanned";
-        c.replans = false;
+        expect_goes_on(c, c.problem.bucket_bytes, expected);
         if (saved_after % 6 != 1) continue;
         c.problem.where = Where::kDevice;
         EXPECT_EQ(train(c, true, c.problem.bucket_bytes), expected) << "on a device";
@@ -433,9 +408,7 @@ TEST(SavedState, HoldsMasterCopiesAndSkippedSteps) {
   c.problem.gradients.nonfinite = NonFinite::kSkip;
   c.problem.breaks = [](int rank, int step) { return rank == 1 && step % 3 == 1; };
   const Values expected = train(c, false, 0);
-  EXPECT_EQ(train(c, true, 1), expected);
-  c.replans = true;
-  EXPECT_EQ(train(c, true, 1), expected);
+  expect_goes_on(c, 1, expected);
 }
 
 TEST(SavedState, NamesWhatBelongsToAParameter) {
@@ -446,9 +419,7 @@ TEST(SavedState, NamesWhatBelongsToAParameter) {
     c.optimizer = "adam";
     c.problem.sizes = {3};
     ToyModel model = model_of(c.problem, communicator, c.config());
-    SavedState state;
-    Saver saver(state);
-    model.pipeline().visit(saver);
+    const SavedState state = saved(model.pipeline());
     std::set<std::string> names;
     for (const auto& [name, bytes] : state.blocks) names.insert(name);
     EXPECT_EQ(names,
@@ -469,13 +440,10 @@ Values forget_and_go_on(const Case& c, int num_steps, bool alone, bool reloads) 
     model->pipeline().drain();
     if (!alone || world.rank == 0) model->pipeline().forget_arrived();
     if (reloads) {
-      SavedState state;
-      Saver saver(state);
-      model->pipeline().visit(saver);
+      const SavedState state = saved(model->pipeline());
       model =
           std::unique_ptr<ToyModel>(new ToyModel(model_of(c.problem, communicator, c.config())));
-      Loader loader(state);
-      model->pipeline().visit(loader);
+      load(model->pipeline(), state);
     }
     for (int step = num_steps; step < num_steps + 4; ++step) {
       train_step(c.problem, *model, world.rank, step);

@@ -150,8 +150,7 @@ TEST(Resume, GivesTheMeanOfTheOthersToOneThatJoins) {
       before[place].reals["xn"] = own.back();
       model.pipeline().resume(wanted);
       const std::vector<double> now = model.values();
-      Saver saver(after[place]);
-      model.pipeline().visit(saver);
+      after[place] = saved(model.pipeline());
       after[place].reals["x0"] = now.front();
       after[place].reals["xn"] = now.back();
       EXPECT_EQ(model.pipeline().progress().num_steps, kSteps);
@@ -261,8 +260,7 @@ void live(const Survivor& variant, Death death, Session& session, TestDevice& de
   // Before saving, because means of equal numbers are rounded.
   survival.distances[place] =
       ModelAverage(communicator, model.stream(), pipeline.memory()).distance();
-  Saver saver(survival.states[place]);
-  pipeline.visit(saver);
+  survival.states[place] = saved(pipeline);
   for (int i = 0; i < kMore; ++i) train_step(problem, model, rank, step + i);
   pipeline.drain();
   survival.values[place] = model.values();
@@ -294,8 +292,7 @@ std::vector<std::vector<double>> begin_anew(const std::string& kind, const Survi
         {
           TestDevice device = make_device(session.communicator());
           ToyModel model = model_on(problem, device);
-          Loader loader(survival.states[place]);
-          model.pipeline().visit(loader);
+          load(model.pipeline(), survival.states[place]);
           for (int i = 0; i < kMore; ++i) {
             train_step(problem, model, rank, static_cast<int>(survival.step) + i);
           }

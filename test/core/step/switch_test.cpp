@@ -67,9 +67,7 @@ Case case_of(std::vector<Phase> phases) {
   c.problem.num_ranks = 4;
   c.problem.dtype = DType::kFloat32;
   c.problem.lr = 0.02;
-  c.problem.present = [](int rank, int step, std::int64_t parameter) {
-    return (rank + 2 * step + 3 * static_cast<int>(parameter)) % 5 != 0;
-  };
+  c.problem.present = one_is_missing_of(5);
   return c;
 }
 
@@ -78,13 +76,6 @@ using Model = std::unique_ptr<ToyModel>;
 Model make_model(const Case& c, TestDevice& device, std::size_t phase) {
   return Model(
       new ToyModel(model_of(c.problem, device.communicator(), c.config(phase, device.stream()))));
-}
-
-SavedState saved(ToyModel& model) {
-  SavedState state;
-  Saver saver(state);
-  model.pipeline().visit(saver);
-  return state;
 }
 
 /// Collective: what all ranks have when they are averaged.
@@ -113,7 +104,7 @@ void average(SavedState& state, Communicator& communicator) {
 /// A new model that goes on with the parameters of an old one, with the states of its optimizer,
 /// and with its numbers of steps.
 Model glue(const Case& c, TestDevice& device, ToyModel& old, std::size_t phase) {
-  SavedState from = saved(old);
+  SavedState from = saved(old.pipeline());
   const auto optimizer = make_optimizer(c.optimizer, Options::parse(c.optimizer_options));
   const auto stays = [&](const std::string& name) {
     if (name.find('/') == std::string::npos) return true;
@@ -138,13 +129,12 @@ Model glue(const Case& c, TestDevice& device, ToyModel& old, std::size_t phase) 
   Model next = std::make_unique<ToyModel>(
       device.communicator(), c.config(phase, device.stream()), infos,
       plan_buckets(infos, declared_order(infos.size()), c.problem.bucket_bytes), start);
-  SavedState state = saved(*next);
+  SavedState state = saved(next->pipeline());
   for (auto& [name, block] : from.blocks) state.blocks[name] = block;
   for (auto& [name, number] : from.reals) state.reals[name] = number;
   for (auto& [name, number] : from.integers) state.integers[name] = number;
   state.integers["run/first_step"] = from.integers.at("run/steps");
-  Loader loader(state);
-  next->pipeline().visit(loader);
+  load(next->pipeline(), state);
   return next;
 }
 
@@ -170,11 +160,9 @@ Values train(const Case& c, How how) {
       }
       for (int i = 0; i < c.phase_steps; ++i, ++step) {
         if (how == How::kReloaded && i < 2) {
-          const SavedState state = saved(*model);
+          const SavedState state = saved(model->pipeline());
           model = make_model(c, device, phase);
-          Loader loader(state);
-          model->pipeline().visit(loader);
-          EXPECT_EQ(loader.num_blocks, state.blocks.size());
+          load(model->pipeline(), state);
         }
         train_step(c.problem, *model, world.rank, step);
       }

@@ -203,24 +203,17 @@ TEST(Parameters, AreSavedInRowMajorOrderWhateverTheirStrides) {
       return DecentralizedDataParallel<Bag>(make_conv(0, channels_last), communicator,
                                             scenario.options());
     };
-    const auto state_of = [](DecentralizedDataParallel<Bag>& model) {
-      SavedState state;
-      Saver saver(state);
-      model.visit(saver);
-      return state;
-    };
     auto trained = make(true);
     for (int step = 0; step < 2; ++step) make_step(trained, scenario, communicator.rank(), step);
-    const SavedState state = state_of(trained);
+    const SavedState state = saved(trained);
     const torch::Tensor weight = trained.module()["weight"].detach().clone();
     EXPECT_EQ(state.blocks.at("weight"), bytes_of(weight.contiguous()));
     // Models of either layout go on from it, with the states of the optimizer.
     for (const bool channels_last : {false, true}) {
       auto model = make(channels_last);
-      Loader loader(state);
-      model.visit(loader);
+      load(model, state);
       EXPECT_TRUE(model.module()["weight"].equal(weight));
-      EXPECT_EQ(state_of(model).blocks, state.blocks);
+      EXPECT_EQ(saved(model).blocks, state.blocks);
       model.drain();
     }
     trained.drain();

@@ -81,6 +81,13 @@ Recorded record(const Problem& problem, const StepTimeline::Config& config) {
   return recorded;
 }
 
+/// The timeline of the steps from `begin` to `end`.
+TraceFile record_steps(const Problem& problem, std::int64_t begin, std::int64_t end) {
+  const Folder folder;
+  return record(problem, {.path = folder.file("trace.json"), .steps = {.begin = begin, .end = end}})
+      .file;
+}
+
 std::vector<TraceFile> spans_of(const TraceFile& file, const std::string& kind) {
   std::vector<TraceFile> spans;
   for (const TraceFile& event : file["traceEvents"]) {
@@ -137,17 +144,15 @@ TEST(StepTimeline, HasEveryRankStepAndBucket) {
 TEST(StepTimeline, KnowsThePeersAndBytesOfARing) {
   for (const char* const codec : {"fp32", "bf16"}) {
     SCOPED_TRACE(codec);
-    const Folder folder;
     Problem problem = ring_of_four();
     problem.codec = codec;
     const std::int64_t plain = size_of(problem.dtype);
     const std::int64_t sent =
         problem.codec == "fp32" ? plain : find_codec(codec)->mixing()->encoded_bytes(1);
     const auto buckets = bucket_bytes(problem);
-    const Recorded recorded =
-        record(problem, {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 6}});
-    EXPECT_EQ(spans_of(recorded.file, "exchange").size(), 4 * kRanks * buckets.size());
-    for (const TraceFile& span : spans_of(recorded.file, "exchange")) {
+    const TraceFile file = record_steps(problem, 2, 6);
+    EXPECT_EQ(spans_of(file, "exchange").size(), 4 * kRanks * buckets.size());
+    for (const TraceFile& span : spans_of(file, "exchange")) {
       const int rank = span["pid"].get<int>();
       const std::int64_t round = span["args"]["round"].get<std::int64_t>();
       const auto bucket = span["args"]["bucket"].get<std::size_t>();
@@ -161,14 +166,12 @@ TEST(StepTimeline, KnowsThePeersAndBytesOfARing) {
 }
 
 TEST(StepTimeline, AlignsTheClocksOfRanks) {
-  const Folder folder;
   Problem problem = ring_of_four();
   // With shared memory a peer may be done before this rank's worker has begun to wait.
   problem.shares_memory = false;
-  const Recorded recorded =
-      record(problem, {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 12}});
+  const TraceFile file = record_steps(problem, 2, 12);
   double round_trip_us = 0.0;
-  const TraceFile& clocks = recorded.file["otherData"]["clock_at_begin_and_end_of_each_rank"];
+  const TraceFile& clocks = file["otherData"]["clock_at_begin_and_end_of_each_rank"];
   for (std::size_t rank = 0; rank < kRanks; ++rank) {
     for (const TraceFile& reading : clocks[rank]) {
       round_trip_us = std::max(round_trip_us, reading["round_trip_us"].get<double>());
@@ -178,7 +181,7 @@ TEST(StepTimeline, AlignsTheClocksOfRanks) {
   EXPECT_LT(round_trip_us, 1e6);
   // An exchange is over on both ranks after both have started it.
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<TraceFile>> meetings;
-  for (const TraceFile& span : spans_of(recorded.file, "exchange")) {
+  for (const TraceFile& span : spans_of(file, "exchange")) {
     meetings[{span["args"]["bucket"], span["args"]["round"]}].push_back(span);
   }
   EXPECT_FALSE(meetings.empty());
@@ -194,14 +197,11 @@ TEST(StepTimeline, AlignsTheClocksOfRanks) {
 }
 
 TEST(StepTimeline, HasSpansThatLieApartOrInsideOneAnother) {
-  const Folder folder;
   Problem problem = ring_of_four();
   // Two messages of each bucket in flight at once.
   problem.algorithm = "gradient_tracking";
-  const Recorded recorded =
-      record(problem, {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 12}});
   std::map<std::pair<int, int>, std::vector<TraceFile>> threads;
-  for (const TraceFile& span : spans_of(recorded.file, "")) {
+  for (const TraceFile& span : spans_of(record_steps(problem, 2, 12), "")) {
     threads[{span["pid"], span["tid"]}].push_back(span);
   }
   // Per rank: the computing thread, and two threads for each bucket.
@@ -237,17 +237,14 @@ TEST(StepTimeline, LeavesTheResultsAsTheyAre) {
 }
 
 TEST(StepTimeline, CountsTheBytesOfPieces) {
-  const Folder folder;
   Problem problem = ring_of_four();
   // Exchanges go through staging memory, in pieces of 300 bytes.
   problem.where = Where::kDevice;
   problem.sizes = {100, 20};
   const auto buckets = bucket_bytes(problem);
   ASSERT_GT(buckets[0], 600);
-  const Recorded recorded =
-      record(problem, {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 6}});
   std::map<std::tuple<int, std::size_t, int>, std::int64_t> sums;
-  for (const TraceFile& span : spans_of(recorded.file, "exchange")) {
+  for (const TraceFile& span : spans_of(record_steps(problem, 2, 6), "exchange")) {
     const TraceFile& about = span["args"];
     sums[{span["pid"], about["bucket"], about["round"]}] += about["bytes"].get<std::int64_t>();
   }
@@ -256,13 +253,10 @@ TEST(StepTimeline, CountsTheBytesOfPieces) {
 }
 
 TEST(StepTimeline, NamesTheOthersOfAnAllReduce) {
-  const Folder folder;
   Problem problem = ring_of_four();
   problem.algorithm = "allreduce";
   problem.same_start = true;
-  const Recorded recorded =
-      record(problem, {.path = folder.file("trace.json"), .steps = {.begin = 2, .end = 6}});
-  const auto spans = spans_of(recorded.file, "all-reduce");
+  const auto spans = spans_of(record_steps(problem, 2, 6), "all-reduce");
   EXPECT_EQ(spans.size(), kRanks * bucket_bytes(problem).size() * 4);
   for (const TraceFile& span : spans) {
     std::vector<int> others = {0, 1, 2, 3};

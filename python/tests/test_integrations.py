@@ -390,6 +390,17 @@ def test_transformers_that_does_not_know_of_the_processes(tmp_path):
 # Where PyTorch's processes meet.
 
 
+def session_of_two_hosts():
+    session = gs.current_session()
+    return SimpleNamespace(
+        rank=rank(),
+        world_size=2,
+        local_world_size=1,
+        all_gather=session.all_gather,
+        barrier=session.barrier,
+    )
+
+
 def test_the_address_of_rank_0_is_one_that_all_ranks_reach(monkeypatch):
     """A host's name leads nowhere on many clusters, and to another host on some."""
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
@@ -400,14 +411,7 @@ def test_the_address_of_rank_0_is_one_that_all_ranks_reach(monkeypatch):
         def work():
             # Another program, which is silent, is no rank 0.
             assert not meeting._answers("127.0.0.1", other.getsockname()[1], "token")
-            session = SimpleNamespace(
-                rank=rank(),
-                world_size=2,
-                local_world_size=1,
-                all_gather=gs.current_session().all_gather,
-                barrier=gs.current_session().barrier,
-            )
-            return meeting.reachable_place(session)
+            return meeting.reachable_place(session_of_two_hosts())
 
         monkeypatch.setattr(meeting, "_CONNECT_S", 0.5)
         places = gs.run_threads(2, work)
@@ -417,19 +421,8 @@ def test_the_address_of_rank_0_is_one_that_all_ranks_reach(monkeypatch):
 
 def test_a_rank_0_that_nobody_reaches_is_told(monkeypatch):
     monkeypatch.setattr(meeting, "_own_addresses", lambda: ["no-such-host.invalid"])
-
-    def work():
-        session = SimpleNamespace(
-            rank=rank(),
-            world_size=2,
-            local_world_size=1,
-            all_gather=gs.current_session().all_gather,
-            barrier=gs.current_session().barrier,
-        )
-        meeting.reachable_place(session)
-
     with pytest.raises(gs.CommError, match=r"ranks \[0, 1\] reach rank 0 at none of \['no-such"):
-        gs.run_threads(2, work)
+        gs.run_threads(2, lambda: meeting.reachable_place(session_of_two_hosts()))
 
 
 def test_own_addresses_are_no_loopback_and_end_with_the_name(monkeypatch):

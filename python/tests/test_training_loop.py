@@ -297,27 +297,15 @@ def test_clipping_by_value_after_backward_names_what_works():
     assert alone(train) == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_clipping_by_pytorch_is_warned_of_once():
-    def train():
-        wrapper = gs.DecentralizedDataParallel(make_mlp(), ADAMW)
-        with pytest.warns(UserWarning, match="model.clip_grad_norm_") as caught:
-            for step in range(3):
-                loss_of(wrapper, 0, step).backward()
-                assert torch.nn.utils.clip_grad_norm_(wrapper.parameters(), 1.0) == 0
-        assert len(caught) == 1
-        assert len(list(wrapper.parameters())) == 4
-
-    alone(train)
-
-
 @pytest.mark.parametrize(
     "given",
     [
         lambda net, wrapper: net.parameters(),
+        lambda net, wrapper: wrapper.parameters(),
         lambda net, wrapper: list(wrapper.parameters()),
         lambda net, wrapper: next(net.parameters()),
     ],
-    ids=["of the module", "a list", "one parameter"],
+    ids=["of the module", "of the wrapper", "a list", "one parameter"],
 )
 def test_clipping_parameters_whose_gradients_are_used_is_warned_of_once(given):
     def work():

@@ -107,7 +107,6 @@ def make_parametrized(model):
 
 CHANGES = {
     "bfloat16": (lambda m: m.to(torch.bfloat16), "float32 to torch.bfloat16"),
-    "half": (lambda m: m.half(), "0.weight has changed from torch.float32 to torch.float16"),
     "double": (lambda m: m[2].double(), "2.weight has changed from torch.float32 to"),
     "another device": (lambda m: m.to("meta"), "0.weight has moved from"),
     "assign": (assign, "0.weight is no longer in its module"),

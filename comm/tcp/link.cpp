@@ -195,7 +195,7 @@ Link::Link(const Config& config, Hooks hooks)
       unacknowledged_s_(config.unacknowledged_s),
       hooks_(std::move(hooks)),
       messages_({.epoch = config.epoch, .memory = config.memory, .max_early = config.max_early},
-                {.moved = [this] { hooks_.moved(); },
+                {.moved = hooks_.moved,
                  .send = [this](const Frame& frame) { send_frame(frame); },
                  .sendable = [this] { wake_data(); }}),
       count_(config.num_streams) {

@@ -58,11 +58,10 @@ Transport::Transport(std::shared_ptr<SocketBell> bell, std::unique_ptr<Listener>
       config_(std::move(config)),
       links_(config_.peers.size()) {
   if (!listener_) return;
-  listener_->start(
-      config_.tls.get(), config_.logger,
-      {.judge = [this](const Frame& theirs) { return judge(theirs); },
-       .welcome = [this](ByteStream stream,
-                         const Frame& theirs) { welcome(std::move(stream), theirs); }});
+  listener_->start(config_.tls.get(), config_.logger,
+                   {.judge = [this](const Frame& theirs) { return judge(theirs); },
+                    .welcome = [this](ByteStream stream,
+                                      const Frame& theirs) { adopt(std::move(stream), theirs); }});
 }
 
 Transport::~Transport() { close(); }
@@ -127,15 +126,14 @@ void Transport::introduce(int peer, int index, asio::ip::tcp::socket socket) {
   const auto greeting = std::make_shared<Greeting>(
       bell_->io(), ByteStream(std::move(socket), config_.tls.get(), Role::kConnects),
       Role::kConnects, hello(peer, index, nullptr),
-      Greeting::Hooks{
-          .judge = judge,
-          .welcome = [this, peer](ByteStream stream,
-                                  const Frame& theirs) { adopt(peer, std::move(stream), theirs); },
-          .refuse =
-              [this, peer, index](const std::string& reason) {
-                refusals_[peer] = reason;
-                connect_again(peer, index);
-              }});
+      Greeting::Hooks{.judge = judge,
+                      .welcome = [this](ByteStream stream,
+                                        const Frame& theirs) { adopt(std::move(stream), theirs); },
+                      .refuse =
+                          [this, peer, index](const std::string& reason) {
+                            refusals_[peer] = reason;
+                            connect_again(peer, index);
+                          }});
   greeting->start(kGreetingLimit);
 }
 
@@ -167,11 +165,8 @@ Frame Transport::judge(const Frame& theirs) {
   return hello(static_cast<int>(peer), static_cast<int>(theirs.key.part), &theirs);
 }
 
-void Transport::welcome(ByteStream stream, const Frame& theirs) {
-  adopt(static_cast<int>(theirs.key.number), std::move(stream), theirs);
-}
-
-void Transport::adopt(int peer, ByteStream stream, const Frame& hello) {
+void Transport::adopt(ByteStream stream, const Frame& hello) {
+  const auto peer = static_cast<int>(hello.key.number);
   Link& their_link = link(peer);
   // Who comes late hears the failures, too.
   if (hello.key.part == 0 && !their_link.is_open()) {

@@ -133,8 +133,7 @@ class Transport {
   Frame hello(int peer, int index, const Frame* theirs);
   /// Looks at the hello of a rank that connects; the answer to it.
   Frame judge(const Frame& theirs);
-  void welcome(ByteStream stream, const Frame& theirs);
-  void adopt(int peer, ByteStream stream, const Frame& hello);
+  void adopt(ByteStream stream, const Frame& hello);
 
   void hear(int from, const Frame& frame, const std::string& text);
   /// Sends the news to peers that may not know it yet. Returns whether it is news to this rank.

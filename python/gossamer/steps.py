@@ -143,18 +143,15 @@ class EngineSteps(torch.nn.Module):
             return
         self._trained.check_places()
         found = self._trained.new()
-        new = [(name, p) for name, p in found if self._has_in_optimizer(p)]
+        new = [(name, p) for name, p in found if self._optimizer.has(p)]
         if len(new) < len(found):
-            lacking = [name for name, p in found if not self._has_in_optimizer(p)]
+            lacking = [name for name, p in found if not self._optimizer.has(p)]
             self._watch.warn_of_untrained(lacking)
         if new:
             check_parameters(new, self._trained.device)
             self._renew_engine(new)
         self._optimizer.check_parameters()
         self._watch.note()
-
-    def _has_in_optimizer(self, p: torch.nn.Parameter) -> bool:
-        return self._optimizer.has(p)
 
     def _renew_engine(self, new: list[tuple[str, torch.nn.Parameter]]) -> None:
         old, old_names = self._engine, self._trained.names

@@ -3,6 +3,7 @@
 #include "apps/train/sections.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "core/step/algorithm_switch.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer::apps {
@@ -18,14 +19,6 @@ struct Place {
 
 using TopologyPtr = std::shared_ptr<const Topology>;
 
-/// A topology that an algorithm can follow in a world of any size.
-TopologyPtr make_fallback(const AlgorithmChoice& algorithm, const Place& place) {
-  TopologyPtr topology = make_topology(place.fallback, place.world);
-  if (algorithm.why_not({.topology = topology.get()}).empty()) return topology;
-  // Some algorithms need the same mixing in every round.
-  return make_topology("static-ring", place.world);
-}
-
 /// Reads a topology. Throws ConfigError if the algorithm cannot follow it.
 TopologyPtr read_topology_of(const AlgorithmChoice& algorithm, const Options& parent,
                              const Place& place) {
@@ -35,7 +28,7 @@ TopologyPtr read_topology_of(const AlgorithmChoice& algorithm, const Options& pa
     topology = read_topology(section, place.world, std::nullopt, place.own.topologies);
   } catch (const ConfigError&) {
     if (place.fallback.empty()) throw;
-    return make_fallback(algorithm, place);
+    return fallback_topology(algorithm, place.fallback, place.world);
   }
   const std::string reason = algorithm.why_not({.topology = topology.get()});
   if (!reason.empty()) parent.fail("topology", reason);
@@ -100,7 +93,7 @@ void share_topology(const Options& section, const Place& place, std::vector<RunP
       if (!topology) topology = read_topology(section, place.world, "ring", place.own.topologies);
     } catch (const ConfigError&) {
       if (place.fallback.empty()) throw;
-      phase.method.topology = make_fallback(algorithm, place);
+      phase.method.topology = fallback_topology(algorithm, place.fallback, place.world);
       continue;
     }
     const std::string reason = algorithm.why_not({.topology = topology.get()});

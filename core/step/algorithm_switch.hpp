@@ -20,7 +20,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
+#include "base/types.hpp"
 #include "comm/communicator.hpp"
 #include "core/algorithms/algorithm.hpp"
 #include "topology/topology.hpp"
@@ -43,6 +45,11 @@ struct AlgorithmSwitch {
     return before;
   }
 };
+
+/// A topology that `algorithm` can follow in a world of any size: the topology of this name, or
+/// static-ring for algorithms that need the same mixing in every round.
+std::shared_ptr<const Topology> fallback_topology(const AlgorithmChoice& algorithm,
+                                                  std::string_view name, const World& world);
 
 /// Collective. Checks that all ranks make the same switch after the same step. Otherwise every rank
 /// throws ConfigError, which quotes the first difference.

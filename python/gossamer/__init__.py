@@ -22,6 +22,7 @@ from ._core import (
     ConfigError,
     DataError,
     NonFiniteError,
+    PeerLost,
     version,
 )
 from .distributed import Session, current_session, finalize_dist, initialize_dist, run_threads
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .devices import local_device
     from .own_topologies import OwnTopology, World
     from .studies import plan, simulate
+    from .survival import MembershipChange
     from .topologies import Topology, topology, topology_names
 
 __all__ = [
@@ -40,8 +42,10 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DecentralizedDataParallel",
+    "MembershipChange",
     "NonFiniteError",
     "OwnTopology",
+    "PeerLost",
     "Session",
     "Topology",
     "World",
@@ -64,6 +68,7 @@ __version__ = version()
 # Imported when they are used: PyTorch's import takes a second, numpy's a tenth.
 _LATER = {
     "DecentralizedDataParallel": "data_parallel",
+    "MembershipChange": "survival",
     "OwnTopology": "own_topologies",
     "Topology": "topologies",
     "World": "own_topologies",

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 class ConfigError(ValueError):
@@ -13,12 +13,53 @@ class CheckpointError(OSError):
 class CommError(RuntimeError):
     exit_code: int = 74
 
+class PeerLost(CommError):
+    pass
+
 class NonFiniteError(ArithmeticError):
     pass
 
 class Session:
     @property
     def is_open(self) -> bool: ...
+    @property
+    def is_elastic(self) -> bool:
+        """Whether ranks may be lost, and join."""
+
+    @property
+    def joins(self) -> bool:
+        """Whether this rank joins a run, or has joined one."""
+
+    @property
+    def members(self) -> list[int]:
+        """
+        The number of each member of the run, by rank, where ranks may be lost.
+        """
+
+    @property
+    def epoch(self) -> int:
+        """How often the members have changed."""
+
+    @property
+    def goodput(self) -> float:
+        """The share of the time in which no change of the members was under way."""
+
+    def on_change(self, callback: Callable[[Any], None]) -> None:
+        """
+        Have `callback` called with a MembershipChange each time that members are lost or join.
+        """
+
+    @property
+    def listeners(self) -> list[Callable[[Any], None]]: ...
+    def add_recovery(self, seconds: float) -> None: ...
+    def join(self) -> None:
+        """Enter the run, on a rank that joins one."""
+
+    def admit(self, admits: bool) -> None: ...
+    def check(self) -> None:
+        """Raise PeerLost if ranks are lost, or wait to join."""
+
+    def reconfigure(self, step: int) -> int: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -58,7 +99,11 @@ class Session:
     def average(self, values: Sequence[tuple[int, int, str]]) -> None: ...
 
 def open_sessions(
-    backend: str = "", num_ranks: int = 0, node_size: int = 0, timeout_s: float = 300.0
+    backend: str = "",
+    num_ranks: int = 0,
+    node_size: int = 0,
+    timeout_s: float = 300.0,
+    survives: bool = False,
 ) -> list[Session]: ...
 def check_tensor_names(trained: Sequence[str], others: Sequence[str]) -> None: ...
 def backends() -> list[str]: ...
@@ -115,6 +160,22 @@ class StartSettings:
     @shares_memory.setter
     def shares_memory(self, arg: bool, /) -> None: ...
     @property
+    def join(self) -> str: ...
+    @join.setter
+    def join(self, arg: str, /) -> None: ...
+    @property
+    def survives(self) -> bool: ...
+    @survives.setter
+    def survives(self, arg: bool, /) -> None: ...
+    @property
+    def min_ranks(self) -> int: ...
+    @min_ranks.setter
+    def min_ranks(self, arg: int, /) -> None: ...
+    @property
+    def silence_s(self) -> float: ...
+    @silence_s.setter
+    def silence_s(self, arg: float, /) -> None: ...
+    @property
     def num_meetings(self) -> int: ...
     @num_meetings.setter
     def num_meetings(self, arg: int, /) -> None: ...
@@ -122,6 +183,8 @@ class StartSettings:
 class Start:
     @property
     def is_rank(self) -> bool: ...
+    @property
+    def survives(self) -> bool: ...
     @property
     def needs_store(self) -> bool: ...
     @property
@@ -184,6 +247,14 @@ class Engine:
     def end_average(self, keep: bool = False) -> None: ...
     def switch_to(self, options: str) -> None: ...
     def replan(self, bucket_bytes: int) -> None: ...
+    @property
+    def is_detached(self) -> bool: ...
+    @property
+    def has_uncommitted_step(self) -> bool: ...
+    def num_steps(self) -> int: ...
+    def detach(self) -> None: ...
+    def catch_up(self, num_steps: int) -> None: ...
+    def resume(self, options: str, joins: bool, averages: bool) -> None: ...
     def save(self, path: str, others: Sequence[tuple[str, str, int, int]]) -> None: ...
     def load(self, path: str, others: Sequence[tuple[str, str, int, int]]) -> None: ...
     def state(

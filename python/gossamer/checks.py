@@ -13,7 +13,7 @@ from . import _core
 from .buffers import copy_into
 from .devices import check_device, on_host
 from .distributed import Session
-from .own_topologies import engine_text, world_of
+from .own_topologies import World, engine_text, world_of
 
 __all__ = [
     "TYPES",
@@ -21,6 +21,8 @@ __all__ = [
     "check_module",
     "check_parameters",
     "compare_modules",
+    "describe_module",
+    "describe_options",
     "share_module",
     "share_options",
     "share_tensors",
@@ -36,12 +38,24 @@ def share_module(session: Session, module: torch.nn.Module) -> None:
 
 
 def compare_modules(session: Session, module: torch.nn.Module) -> None:
-    """Compare the ranks' modules.
+    """Compare the ranks' modules. Collective.
 
     Raises
     ------
     ConfigError
         For modules that differ, and for parameters that cannot be trained.
+    """
+    session.agree("their models", describe_module(module))
+    _warn_of_sync_batch_norm(session, module)
+
+
+def describe_module(module: torch.nn.Module) -> str:
+    """Return the lines that must be equal on all ranks.
+
+    Raises
+    ------
+    ConfigError
+        For parameters that cannot be trained.
     """
     if not any(p.requires_grad for p in module.parameters()):
         raise _core.ConfigError(
@@ -59,8 +73,7 @@ def compare_modules(session: Session, module: torch.nn.Module) -> None:
         lines.append(f"{name} {list(p.shape)} {list(p.stride())} {p.dtype} {p.requires_grad}")
     for name, b in module.named_buffers():
         lines.append(f"buffer {name} {list(b.shape)} {b.dtype}")
-    session.agree("their models", "\n".join(lines))
-    _warn_of_sync_batch_norm(session, module)
+    return "\n".join(lines)
 
 
 def check_parameters(named: Iterable[tuple[str, torch.nn.Parameter]], device: torch.device) -> None:
@@ -134,11 +147,17 @@ def share_options(session: Session, options: Mapping[str, Any]) -> str:
     ConfigError
         For options that differ. Only the number of threads may, as hosts do.
     """
-    text = engine_text(options, world_of(session))
+    text, lines = describe_options(options, world_of(session))
+    session.agree("their options", lines)
+    return text
+
+
+def describe_options(options: Mapping[str, Any], world: World) -> tuple[str, str]:
+    """Return options as the engine reads them, and the lines that must be equal on all ranks."""
+    text = engine_text(options, world)
     compared = {key: value for key, value in json.loads(text).items() if key != "threads"}
     lines = [f"{key}: {json.dumps(value)}" for key, value in compared.items()]
-    session.agree("their options", "\n".join(lines))
-    return text
+    return text, "\n".join(lines)
 
 
 def check_module(module: torch.nn.Module) -> None:

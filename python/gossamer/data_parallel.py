@@ -12,8 +12,8 @@ import torch
 
 from ._core import ConfigError
 from .autograd import refuse_compiled_autograd
-from .buffers import SavedBuffers
-from .checks import average_tensors, check_module, share_module
+from .average import GlobalAverage
+from .checks import check_module, describe_module, share_module
 from .clipping import Clipping, clipping_above
 from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer, first_needed_argument
@@ -21,6 +21,7 @@ from .own_topologies import AnyTopology, engine_text, world_of
 from .parameters import EngineParameters
 from .state import TrainingState
 from .steps import EngineSteps
+from .survival import Survival
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
@@ -121,10 +122,13 @@ class DecentralizedDataParallel(EngineSteps):
             # What is left of training before belongs to no step.
             for p in trained.tensors:
                 p.grad = None
+        # The others wait from here on for a rank that joins.
+        session.join()
         super().__init__(session, module, trained, optimizer, engine_options, scaler)
         self._is_finished = False
         self._clipping = Clipping(engine_options)
         self.lr_scheduler = schedule
+        self._registered: dict[str, Any] = {}
         self._state = TrainingState(
             session,
             self._engine,
@@ -132,14 +136,31 @@ class DecentralizedDataParallel(EngineSteps):
             self._trained.tensors,
             self._optimizer,
             self.lr_scheduler,
+            self._registered,
         )
+        if session.is_elastic:
+            if scaler is not None:
+                raise ConfigError(
+                    "scaler: its scale is counted by ranks that stay the same, and this session "
+                    "has survive=True, allowed: bfloat16, which needs no scaler"
+                )
+            if engine_options.get("timeline"):
+                raise ConfigError(
+                    "options: timeline records the same ranks from step to step, and this session "
+                    "has survive=True, allowed: one of the two"
+                )
+            self._survival = Survival(self)
         self._engine.before_step()
         # The ranks of an asynchronous algorithm end it together, so it must live that long.
         register_owner(self, keep=self._engine.is_asynchronous)
 
     def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
         """Have the ranks begin with one model."""
-        share_module(session, module)
+        if session.is_elastic:
+            # The ranks compare and share it when they meet (Survival).
+            describe_module(module)
+        else:
+            share_module(session, module)
 
     # What a training loop calls.
 
@@ -147,6 +168,17 @@ class DecentralizedDataParallel(EngineSteps):
     def session(self) -> Session:
         """The session in which the wrapper trains."""
         return self._session
+
+    @property
+    def num_steps(self) -> int:
+        """The steps that this rank has made.
+
+        A rank that joins a run begins with the others' number, and joins at the latest here: so a
+        loop that ends after so many steps, or evaluates every so many, does it with the others.
+        """
+        if self._survival is not None and self._session.joins:
+            self._survival.enter()
+        return self._engine.num_steps()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -166,6 +198,8 @@ class DecentralizedDataParallel(EngineSteps):
                     "nothing, allowed: model.module, the module alone, or a new wrapper"
                 )
             self._trained.check_places()
+            if self._survival is not None and self.training:
+                self._survival.enter()
         start_ns = self._engine.now_ns()
         output = self.module(*args, **kwargs)
         self._engine.record("forward", start_ns)
@@ -224,14 +258,16 @@ class DecentralizedDataParallel(EngineSteps):
         self._adopt()
         # A rank that is interrupted in between has a part of the mean.
         self._is_broken = True
-        has_started = self._engine.has_started
-        if has_started:
-            # Before any other operation: asynchronous ranks may wait for this rank's messages.
-            self._engine.drain()
-        saved = SavedBuffers(self.module) if buffers else None
-        if saved is not None:
-            average_tensors(self._session, saved.averaged)
-        distance = self._engine.average() if has_started else 0.0
+        average = GlobalAverage(self._engine, self.module, buffers=buffers)
+        if self._survival is None:
+            distance = average.take(self._session)
+        else:
+            call = {"buffers": buffers, "keep": keep}
+            # None: this rank has joined and made no step, so its model is the mean already.
+            distance = (
+                self._survival.together(call, lambda: average.take(self._session), average.undo)
+                or 0.0
+            )
         self._is_broken = False
         self._trained.note_versions()
         self._scope = "global_average()"
@@ -240,10 +276,7 @@ class DecentralizedDataParallel(EngineSteps):
         finally:
             self._scope = ""
             self._follow_stream()
-            if has_started:
-                self._engine.end_average(keep)
-            if saved is not None and not keep:
-                saved.restore()
+            average.leave(keep=keep)
             self._trained.note_versions()
 
     @contextlib.contextmanager
@@ -357,6 +390,42 @@ class DecentralizedDataParallel(EngineSteps):
             self._clipping.warn_of_no_gradients(function)
         yield from super().parameters(recurse)
 
+    def register_state(self, name: str, owner: Any) -> None:
+        """Have save(), load() and ranks that join know the state of an object of yours.
+
+        Parameters
+        ----------
+        name
+            Its name in what save() writes.
+        owner
+            An object with state_dict() and load_state_dict(), such as a moving average. A rank that
+            joins a run takes rank 0's state. Register it before the first step.
+        """
+        if name in self._registered:
+            raise ConfigError(f"register_state(): {name} is registered already")
+        self._registered[name] = owner
+
+    # What ranks that join take from others, and do with them.
+
+    def _serve(self, call: Mapping[str, Any]) -> None:
+        """Do with the others what they do between two steps. This rank has joined in between."""
+        average = GlobalAverage(self._engine, self.module, buffers=call["buffers"])
+        average.take(self._session)
+        average.leave(keep=call["keep"])
+        self._trained.note_versions()
+
+    def _untrained(self) -> list[torch.nn.Parameter]:
+        trained = {id(p) for p in self._trained.tensors}
+        return [p for p in self.module.parameters() if id(p) not in trained]
+
+    def _numbers(self) -> dict[str, Any]:
+        return self._state.of_python()
+
+    def _take_numbers(self, numbers: Mapping[str, Any]) -> None:
+        self._state.load_python(numbers)
+        if self._optimizer.state is not None and self._engine.has_started:
+            self._optimizer.state.give_out(self._engine)
+
     def set_gradient_scale(self, scale: float) -> None:
         """Multiply gradients by `scale` first: 1/S where a loss has been multiplied by S."""
         self._gradient_scale = scale
@@ -385,7 +454,10 @@ class DecentralizedDataParallel(EngineSteps):
         self._handles = []
         try:
             if not failed and not self._is_broken and self._session.is_open:
-                self._engine.finish()
+                if self._survival is None:
+                    self._engine.finish()
+                else:
+                    self._survival.end()
         finally:
             self._optimizer.release()
             if self._loss_scale is not None:

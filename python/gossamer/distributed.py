@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from . import _core
 from ._core import Session
+from .launched import end_with_launcher
 from .rendezvous import leave_to_parent, meet
 
 __all__ = ["Session", "current_session", "finalize_dist", "initialize_dist", "run_threads"]
@@ -126,6 +127,10 @@ def initialize_dist(
     interface: str = "",
     streams: int = 0,
     shared_memory: bool = True,
+    survive: bool = False,
+    min_ranks: int | str = "majority",
+    silence_s: float = 10.0,
+    join: str = "",
 ) -> tuple[int, int]:
     """Meet the other processes: those that torchrun, mpirun or srun has started, or one's own.
 
@@ -161,11 +166,25 @@ def initialize_dist(
     shared_memory
         False: no rank reads the memory of another one, and messages between ranks of one host go
         over connections as well. The option of the same name does it for one wrapper's gossip.
+    survive
+        Whether the run goes on when ranks die, and takes in others that join. Sessions of TCP
+        alone. A step whose exchange fails is made without it, and the next step runs among the
+        ranks that are left.
+    min_ranks
+        With survive: how many ranks must be left at least. "majority": more than half of the ranks
+        before, which is needed with a number as well.
+    silence_s
+        With survive: seconds without a sign of life after which a rank counts as dead.
+    join
+        With survive: where a run goes on that this process joins, in the form of `rendezvous`. The
+        variable GOSSAMER_JOIN stands for it. The process joins when it wraps its module, and begins
+        with the model of the others at its first forward pass.
 
     Returns
     -------
     tuple of int
-        This process's rank, and the number of ranks.
+        This process's rank, and the number of ranks. A process that joins has the rank -1, of 0
+        ranks, until it has joined; Session.rank and Session.world_size follow the run.
 
     Raises
     ------
@@ -175,6 +194,7 @@ def initialize_dist(
     if _state.session() is None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("initialize_dist() is for the main thread; see run_threads()")
+        end_with_launcher()
         _watch_exit()
         settings = _core.StartSettings()
         settings.backend, settings.timeout_s = backend, timeout_s
@@ -183,6 +203,7 @@ def initialize_dist(
         settings.secret, settings.security = secret, security
         settings.interface, settings.num_streams = interface, streams
         settings.shares_memory = shared_memory
+        _set_survival(settings, survive, min_ranks, silence_s, join)
         settings.num_meetings = _state.num_meetings
         _state.num_meetings += 1
         session, _state.store = meet(settings, store)
@@ -193,6 +214,20 @@ def initialize_dist(
         _state.pid = os.getpid()
     session = current_session()
     return session.rank, session.world_size
+
+
+def _set_survival(
+    settings: _core.StartSettings, survive: bool, min_ranks: int | str, silence_s: float, join: str
+) -> None:
+    if isinstance(min_ranks, str):
+        if min_ranks != "majority":
+            raise _core.ConfigError(
+                f'initialize_dist: min_ranks: is "{min_ranks}", allowed: "majority", or a number'
+            )
+        min_ranks = 0
+    settings.survives, settings.min_ranks, settings.silence_s = survive, min_ranks, silence_s
+    # A variable is for all sessions of the process, and must not stop those that lose no ranks.
+    settings.join = join or (os.environ.get("GOSSAMER_JOIN", "") if survive else "")
 
 
 def finalize_dist() -> None:
@@ -286,7 +321,12 @@ def _leave_to_parent() -> None:
 
 
 def run_threads(
-    num_ranks: int, work: Callable[[], Result], *, node_size: int = 0, timeout_s: float = 300.0
+    num_ranks: int,
+    work: Callable[[], Result],
+    *,
+    node_size: int = 0,
+    timeout_s: float = 300.0,
+    survive: bool = False,
 ) -> list[Result]:
     """Run `work` on ranks that are threads of this process, as in a notebook.
 
@@ -301,20 +341,23 @@ def run_threads(
         Consecutive ranks that count as one node; 0: all.
     timeout_s
         Seconds that an operation may wait for its peers without progress.
+    survive
+        Whether the others go on when `work` fails on a rank.
 
     Returns
     -------
     list
-        The results, by rank.
+        The results, by rank; with `survive`, None for ranks that have failed.
 
     Raises
     ------
     BaseException
-        What the first rank that failed has raised.
+        What the first rank that failed has raised. With `survive`, only if all have failed.
     """
-    sessions = _core.open_sessions("threads", num_ranks, node_size, timeout_s)
+    sessions = _core.open_sessions("threads", num_ranks, node_size, timeout_s, survive)
     results: list[Any] = [None] * num_ranks
     first: list[BaseException] = []
+    num_failed = 0
 
     def run(rank: int) -> None:
         session = sessions[rank]
@@ -325,6 +368,10 @@ def run_threads(
         except BaseException as error:
             failure = error
         failure, is_first = _leave(session, failure)
+        if failure is not None:
+            nonlocal num_failed
+            num_failed += 1
+            is_first = is_first or (survive and not first)
         if failure is not None and is_first:
             first.append(failure)
         _state.of_thread.session = None
@@ -334,6 +381,6 @@ def run_threads(
         thread.start()
     for thread in threads:
         thread.join()
-    if first:
+    if first and (not survive or num_failed == num_ranks):
         raise first[0]
     return results

@@ -50,6 +50,8 @@ class TrainingState:
         The parameters that the engine trains.
     optimizer, lr_scheduler
         What has numbers in Python.
+    registered
+        The user's own objects with a state_dict(), by name. The wrapper may add others later.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class TrainingState:
         trained: list[torch.nn.Parameter],
         optimizer: WrappedOptimizer,
         lr_scheduler: Any,
+        registered: Mapping[str, Any],
     ) -> None:
         self._session = session
         self._engine = engine
@@ -67,6 +70,7 @@ class TrainingState:
         self._trained = {id(p) for p in trained}
         self._optimizer = optimizer
         self._lr_scheduler = lr_scheduler
+        self._registered = registered
 
     def renew(self, engine: _core.Engine, trained: list[torch.nn.Parameter]) -> None:
         """Go on with another engine, which trains these parameters."""
@@ -77,7 +81,7 @@ class TrainingState:
         """Write the files of a rank."""
         os.makedirs(folder, exist_ok=True)
         # First, because it may be refused.
-        own = self._of_python()
+        own = self.of_python()
         # Copies live as long as the engine reads them.
         others = self._others()
         self._engine.save(_tensors_in(folder, rank), [o.described() for o in others])
@@ -96,7 +100,7 @@ class TrainingState:
         others = self._others()
         self._engine.load(_tensors_in(folder, rank), [o.described() for o in others])
         _copy_back(others)
-        self._load_python(own)
+        self.load_python(own)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as tensors that share no memory with others."""
@@ -113,7 +117,7 @@ class TrainingState:
             if like is not None and like.dtype not in _SPELLED:
                 flat = flat.view(like.dtype)  # The engine takes it for bytes.
             state[name] = flat.reshape(shape if like is None else like.shape)
-        return state | {_PYTHON: self._of_python()}
+        return state | {_PYTHON: self.of_python()}
 
     def from_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what to_dict() has returned."""
@@ -140,7 +144,7 @@ class TrainingState:
             [o.described() for o in others],
         )
         _copy_back(others)
-        self._load_python(state.get(_PYTHON, {}))
+        self.load_python(state.get(_PYTHON, {}))
 
     def _others(self) -> list[_OtherTensor]:
         found = [
@@ -151,10 +155,15 @@ class TrainingState:
         found += self._module.named_buffers()
         return [_OtherTensor(name, tensor, on_host(tensor).contiguous()) for name, tensor in found]
 
-    def _of_python(self) -> dict[str, Any]:
+    def of_python(self) -> dict[str, Any]:
+        """Return what Python alone knows: numbers of the optimizer, the schedule and the run."""
         own = {"optimizer": plain(self._optimizer.state_dict())}
         if self._lr_scheduler is not None:
             own["lr_scheduler"] = plain(self._lr_scheduler.state_dict())
+        if self._registered:
+            own["registered"] = {
+                name: plain(owner.state_dict()) for name, owner in self._registered.items()
+            }
         own["run"] = {
             "world_size": self._session.world_size,
             "steps": int(self._engine.metrics()["steps"]),
@@ -188,7 +197,8 @@ class TrainingState:
                 "files that all ranks have written at the same step"
             )
 
-    def _load_python(self, own: Mapping[str, Any]) -> None:
+    def load_python(self, own: Mapping[str, Any]) -> None:
+        """Go on from what of_python() has returned, on this rank or on another one."""
         if "optimizer" in own:
             self._optimizer.load_state_dict(own["optimizer"])
         steps = own.get("run", {}).get("steps")
@@ -200,6 +210,9 @@ class TrainingState:
             )
         if self._lr_scheduler is not None and "lr_scheduler" in own:
             self._lr_scheduler.load_state_dict(own["lr_scheduler"])
+        for name, state in own.get("registered", {}).items():
+            if name in self._registered:
+                self._registered[name].load_state_dict(state)
 
 
 class _OtherTensor(NamedTuple):

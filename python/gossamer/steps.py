@@ -14,12 +14,13 @@ import torch
 from . import _core
 from .autograd import at_end_of_backward, increment_versions
 from .changed_module import ModuleWatch, StatePiece, some, with_new_parameters
-from .checks import check_parameters, share_options, share_tensors
+from .checks import check_parameters, describe_options, share_options, share_tensors
 from .devices import current_stream, engine_gpu
 from .distributed import owners_of
 from .groups import WrappedOptimizer
 from .hooks import GradientHook, PassCounts, refuse_wrapped
 from .optimizer_state import keep_float32
+from .own_topologies import world_of
 from .parameters import EngineParameters
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from .distributed import Session
     from .scaling import LossScale
+    from .survival import Survival
 
 __all__ = ["EngineSteps"]
 
@@ -82,6 +84,8 @@ class EngineSteps(torch.nn.Module):
         if scaler is not None:
             optimizer.take_scaler()
         self._options = dict(options)
+        self._survival: Survival | None = None
+        """What this rank does when others are lost or join; None where all stay."""
         self._engine = self._new_engine()
         self._watch = ModuleWatch(module, optimizer)
         self._earlier_metrics: dict[str, float] = {}
@@ -113,10 +117,17 @@ class EngineSteps(torch.nn.Module):
             self._session,
             self._trained.described(),
             engine_gpu(self._trained.device),
-            share_options(self._session, _with_rule(self._options, optimizer)),
+            self._options_text(),
             optimizer.rule or "",
             _rule_of(self) if optimizer.rule is None else None,
         )
+
+    def _options_text(self) -> str:
+        options = _with_rule(self._options, self._optimizer)
+        if not self._session.is_elastic:
+            return share_options(self._session, options)
+        # The ranks compare them when they meet (Survival).
+        return describe_options(options, world_of(self._session))[0]
 
     def _number_parameters(self, new: list[torch.nn.Parameter]) -> None:
         """Know all parameters by their places in the engine, and watch new ones."""
@@ -227,6 +238,8 @@ class EngineSteps(torch.nn.Module):
             self._arrived(i)
 
     def _begin_step(self) -> None:
+        if self._survival is not None:
+            self._survival.begin_step()
         self._take_in_changes()
         self._optimizer.begin_step()
         if self._loss_scale is not None:
@@ -249,6 +262,9 @@ class EngineSteps(torch.nn.Module):
                 self._made_on[i] = _ELSEWHERE
                 self._offer(i, p)
         self._engine.finish_step()
+        if self._survival is not None:
+            # Before the gradients go, which a step needs that has to be made again.
+            self._survival.after_step()
         self._updated(len(self._buckets))
         self._num_done = 0
         self._is_offered = bytearray(len(self._trained.tensors))
@@ -318,6 +334,22 @@ class EngineSteps(torch.nn.Module):
         self._engine.start()
         self._follow_moves()
         self._optimizer.tell(self._engine)
+
+    def _resume(self, options: str, *, joins: bool) -> None:
+        """Go on in another world. Collective of its ranks."""
+        if not self._engine.has_started:
+            self._trained.take_back()
+        else:
+            self._engine.write_masters()
+        self._engine.resume(options, joins, averages=True)
+        self._follow_moves()
+        if joins and self._engine.has_started:
+            for p in self._trained.tensors:
+                # Sums of a step that the others have made again.
+                p.grad = None
+            self._optimizer.tell(self._engine)
+            increment_versions(self._trained.tensors)
+        self._trained.note_versions()
 
     def _offer(self, i: int, p: torch.Tensor) -> None:
         grad = p.grad
@@ -473,6 +505,9 @@ def _rule_of(
     def rule(buckets: list[int], scale: float, factors: list[float], gradients: list[Any]) -> None:
         found = reference()
         if found is not None:
+            if not found._buckets:
+                # A rank that joins makes its first update before it knows where parameters lie.
+                found._follow_moves()
             indices = [found._buckets[bucket] for bucket in buckets]
             with found._masters():
                 found._optimizer.step(indices, scale, factors, gradients)

@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include <nanobind/stl/optional.h>
@@ -26,6 +27,8 @@ constexpr NumberOption kAdaptiveFactor{
     "adaptive_factor", "the factor that the weights begin with", {.min = 0.0, .max = 1.0}};
 constexpr FlagOption kRuleSeesWholeStep{"rule_sees_whole_step",
                                         "the caller's rule takes all buckets at once"};
+/// The topology of worlds that the given topology does not fit.
+constexpr std::string_view kFallback = "base-k";
 constexpr FlagOption kAverage{"average", "the ranks begin the algorithm from their mean"};
 
 namespace nb = nanobind;
@@ -69,8 +72,7 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   if (!session_->shares_memory()) read.exchange.shares_memory = false;
   if (root.has("adaptive_factor")) {
     adaptive_factor_ = std::make_shared<ChangingFactor>(root.read(kAdaptiveFactor));
-    auto& topology = read.exchange.topology;
-    topology = with_edge_weights(topology, adaptive_factor(adaptive_factor_));
+    adapt(read.exchange.topology);
   }
   logger_ = read.logger;
   const TransportChoice wires = read_transport_choice(root.section("device"));
@@ -93,6 +95,7 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   root.reject_unknown();
   stream_ = make_framework_stream(gpu);
   read.stream = stream_.get();
+  read.begins_detached = session_->is_elastic();
   {
     const nb::gil_scoped_release free;
     communicator_ = &session_->wires(device, wires, logger_).communicator();
@@ -167,6 +170,8 @@ void Engine::start() {
 void Engine::finish_step() {
   model().finish_step();
   num_updated_ = 0;
+  // An uncommitted step still has these gradients.
+  if (model().has_uncommitted_step()) return;
   offered_.assign(offered_.size(), nullptr);
 }
 
@@ -260,7 +265,16 @@ std::string Engine::take_nonfinite() { return model().take_nonfinite(); }
 
 double Engine::gradient_norm() const { return model().gradient_norm(); }
 
-void Engine::drain() { model().drain(); }
+void Engine::drain() {
+  if (!session_->is_elastic()) return model().drain();
+  if (model().is_detached()) return;
+  try {
+    model().drain();
+  } catch (const PeerLost&) {
+    // Nothing is under way from here on. The end of the next step sees the loss.
+    model().detach();
+  }
+}
 
 void Engine::forget_arrived() { model().forget_arrived(); }
 
@@ -295,6 +309,24 @@ void Engine::switch_to(const std::string& options) {
   const ExchangeOptions next = read_exchange(root, session_->world());
   root.reject_unknown();
   model().switch_to({.algorithm = next.algorithm, .topology = next.topology, .average = average});
+}
+
+void Engine::adapt(std::shared_ptr<const Topology>& topology) const {
+  if (adaptive_factor_) topology = with_edge_weights(topology, adaptive_factor(adaptive_factor_));
+}
+
+std::int64_t Engine::num_steps() const {
+  return model().progress().num_steps + (model().has_uncommitted_step() ? 1 : 0);
+}
+
+void Engine::resume(const std::string& options, bool joins, bool averages) {
+  ExchangeOptions next = read_exchange(given_options(options), session_->world(), kFallback);
+  adapt(next.topology);
+  model().resume(
+      {.to = {.algorithm = next.algorithm, .topology = next.topology, .average = averages},
+       .joins = joins});
+  num_updated_ = 0;
+  offered_.assign(offered_.size(), nullptr);
 }
 
 std::int64_t Engine::now_ns() const {
@@ -395,6 +427,12 @@ void add_engine(nb::module_& module) {
       .def("end_average", &Engine::end_average, "keep"_a = false, Free())
       .def("switch_to", &Engine::switch_to, "options"_a, Free())
       .def("replan", &Engine::replan, "bucket_bytes"_a, Free())
+      .def_prop_ro("is_detached", &Engine::is_detached)
+      .def_prop_ro("has_uncommitted_step", &Engine::has_uncommitted_step)
+      .def("num_steps", &Engine::num_steps, Free())
+      .def("detach", &Engine::detach, Free())
+      .def("catch_up", &Engine::catch_up, "num_steps"_a, Free())
+      .def("resume", &Engine::resume, "options"_a, "joins"_a, "averages"_a, Free())
       .def("save", &Engine::save, "path"_a, "others"_a, Free())
       .def("load", &Engine::load, "path"_a, "others"_a, Free())
       .def("state", &Engine::state, "others"_a, Free())

@@ -105,6 +105,7 @@ class Engine : private ParameterHost {
   /// option adaptive_factor, and with the same factor on all ranks.
   void set_adaptive_factor(double factor);
 
+  /// Where ranks may be lost, drops the exchanges that fail for it.
   void drain();
   /// The next step mixes nothing. After drain(), when Python has written parameters.
   void forget_arrived();
@@ -116,6 +117,20 @@ class Engine : private ParameterHost {
   void end_average(bool keep);
   void switch_to(const std::string& options);
   void replan(std::int64_t bucket_bytes) { model().replan(bucket_bytes); }
+
+  // Where ranks may be lost (PySession::is_elastic()), the engine begins detached. The functions
+  // below are Pipeline's.
+
+  [[nodiscard]] bool is_detached() const { return model().is_detached(); }
+  [[nodiscard]] bool has_uncommitted_step() const { return model().has_uncommitted_step(); }
+  /// The steps of this rank, an uncommitted one included: the number for PySession::reconfigure().
+  [[nodiscard]] std::int64_t num_steps() const;
+  void detach() { model().detach(); }
+  void catch_up(std::int64_t num_steps) { model().catch_up(num_steps); }
+  /// Collective. `options`: YAML, with the algorithm and the topology. If the topology does not fit
+  /// the world, another one takes its place (fallback_topology()). `joins` and `averages` have the
+  /// meanings that they have in Pipeline::Resume.
+  void resume(const std::string& options, bool joins, bool averages);
 
   // The functions below are defined in engine_state.cpp.
 
@@ -173,6 +188,8 @@ class Engine : private ParameterHost {
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
   void follow_timeline(bool is_over);
+  /// Has the edges of a topology follow the adaptive factor, if there is one.
+  void adapt(std::shared_ptr<const Topology>& topology) const;
   void apply_rule(std::span<const ExternalStep> steps);
   /// Calls `visit` with every bucket, the place of each parameter in it, and the parameter.
   template <class Visit>

@@ -14,6 +14,7 @@ using Term = std::pair<std::string_view, std::string_view>;
 constexpr std::array kTerms = {
     Term{"train.nonfinite: skip", R"(options={"nonfinite": "skip"})"},
     Term{"train.grad_clip", R"(options={"grad_clip": "global", "grad_clip_norm": 1.0})"},
+    Term{"fault.mode: survive", "initialize_dist(survive=True)"},
     Term{"comm.timeout_s", "initialize_dist(timeout_s=)"},
     Term{"comm.interface", "initialize_dist(interface=)"},
     Term{"comm.streams", "initialize_dist(streams=)"},

@@ -73,8 +73,10 @@ NB_MODULE(_core, module) {
   add_error<ConfigError>(module, "ConfigError", PyExc_ValueError);
   add_error<DataError>(module, "DataError", PyExc_ValueError);
   add_error<CheckpointError>(module, "CheckpointError", PyExc_OSError);
-  add_error<CommError>(module, "CommError", PyExc_RuntimeError).attr("exit_code") =
-      static_cast<int>(ExitCode::kPeerLost);
+  const auto comm_error = add_error<CommError>(module, "CommError", PyExc_RuntimeError);
+  comm_error.attr("exit_code") = static_cast<int>(ExitCode::kPeerLost);
+  // After its base: the translator that was added last is asked first.
+  add_error<PeerLost>(module, "PeerLost", comm_error.ptr());
   add_error<NonFiniteError>(module, "NonFiniteError", PyExc_ArithmeticError);
   python::add_session(module);
   python::add_start(module);

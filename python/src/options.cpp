@@ -85,7 +85,7 @@ Options given_options(const std::string& yaml) { return Options(parse_yaml(yaml,
 
 std::span<const TopologyEntry> own_topologies() { return kOwn; }
 
-ExchangeOptions read_exchange(const Options& root, const World& given) {
+ExchangeOptions read_exchange(const Options& root, const World& given, std::string_view fallback) {
   ExchangeOptions exchange{.algorithm = read_algorithm(root),
                            .shares_memory = root.read(kSharedMemory)};
   const Options codec = root.named_section("codec");
@@ -93,10 +93,15 @@ ExchangeOptions read_exchange(const Options& root, const World& given) {
   World world = given;
   read_comm(root, world, exchange);
   const Options topology = root.named_section("topology");
-  if (exchange.algorithm.needs_topology()) {
-    exchange.topology = read_topology(topology, world, "ring", kOwn);
-  } else {
+  if (!exchange.algorithm.needs_topology()) {
     topology.accept_unknown();
+    return exchange;
+  }
+  try {
+    exchange.topology = read_topology(topology, world, "ring", kOwn);
+  } catch (const ConfigError&) {
+    if (fallback.empty()) throw;
+    exchange.topology = fallback_topology(exchange.algorithm, fallback, world);
   }
   return exchange;
 }

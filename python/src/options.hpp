@@ -27,7 +27,10 @@ std::span<const TopologyEntry> own_topologies();
 /// Algorithm, topology and codec. A topology that the algorithm does not use has no effect, as in
 /// the program. `comm: {codec: NAME, local_size: N}` of the program's configurations works, too.
 /// This and the following functions throw ConfigError.
-ExchangeOptions read_exchange(const Options& root, const World& world);
+/// `fallback` names the topology of a world that the given topology does not fit (see
+/// fallback_topology()); empty: a ConfigError.
+ExchangeOptions read_exchange(const Options& root, const World& world,
+                              std::string_view fallback = "");
 /// The engine's options but the optimizer, the schedule, the stream and the timeline.
 Pipeline::Config read_engine_options(const Options& root, const World& world);
 /// `yaml` names the optimizer and has its numbers.

@@ -2,6 +2,7 @@
 
 #include "python/src/pointer.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <stdexcept>
@@ -36,8 +37,9 @@ void look_for_signals() {
 }
 
 std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num_ranks,
-                                             int node_size, double timeout_s) {
+                                             int node_size, double timeout_s, bool survives) {
   LaunchOptions options = waiting_options(timeout_s);
+  options.fault.survives = survives;
   options.num_ranks = num_ranks;
   options.node_size = node_size;
   std::vector<std::shared_ptr<PySession>> sessions;
@@ -98,8 +100,10 @@ Session& PySession::open() const {
         "this process was forked from one that trains, and cannot take part; start it with the "
         "method 'spawn', or let it only load data");
   }
-  if (is_open_) return *session_;
-  throw std::logic_error("this session has been closed");
+  if (!is_open_) throw std::logic_error("this session has been closed");
+  if (session_) return *session_;
+  throw std::logic_error(
+      "this rank has not joined the run yet, which happens when it wraps its module");
 }
 
 PySession::~PySession() {
@@ -108,10 +112,42 @@ PySession::~PySession() {
     static_cast<void>(new auto(std::move(wires_)));
     return;
   }
+  if (nb::is_alive()) {
+    const nb::gil_scoped_acquire held;
+    listeners_.clear();
+  }
   // A worker may need the lock for the last of what it sends.
   const WithoutLock free;
   wires_.clear();
   session_.reset();
+}
+
+const World& PySession::world() const {
+  static const World kNone{.rank = -1, .size = 0, .node_size = 0};
+  return joins() && !session_ && is_open() ? kNone : open().world();
+}
+
+void PySession::join() {
+  if (joins() && !session_ && is_open()) session_ = join_();
+}
+
+Membership PySession::membership() const {
+  const bool has_members = session_ && is_open() && communicator().is_elastic();
+  return has_members ? communicator().elastic()->membership() : Membership();
+}
+
+void PySession::admit(bool admits) const {
+  if (communicator().is_elastic()) communicator().elastic()->admit(admits);
+}
+
+std::int64_t PySession::reconfigure(std::int64_t step) const {
+  if (!communicator().is_elastic()) throw std::logic_error("the ranks of this run stay the same");
+  return communicator().elastic()->reconfigure(step).step;
+}
+
+double PySession::goodput() const {
+  const std::chrono::duration<double> elapsed = Clock::now() - begin_;
+  return std::clamp(1.0 - recovery_s_ / std::max(elapsed.count(), 1e-9), 0.0, 1.0);
 }
 
 DeviceTransport& PySession::wires(Device device, const TransportChoice& choice,
@@ -127,13 +163,17 @@ DeviceTransport& PySession::wires(Device device, const TransportChoice& choice,
 }
 
 void PySession::lift_timeout() {
-  if (is_open()) session_->lift_timeout();
+  if (is_open() && session_) session_->lift_timeout();
 }
 
 void PySession::close() {
   if (!is_open()) return;
   for (auto& [key, wires] : wires_) wires.close();
-  session_->close();
+  if (session_) {
+    const bool is_first = session_->world().rank == 0;
+    session_->close();
+    if (is_first && at_end_) at_end_();
+  }
   // After an error the session is open still, and abort() tells the others.
   is_open_ = false;
 }
@@ -141,13 +181,38 @@ void PySession::close() {
 bool PySession::abort(int code, const std::string& reason) {
   if (!is_open()) return false;
   is_open_ = false;
-  return session_->abort(static_cast<ExitCode>(code), reason);
+  return session_ && session_->abort(static_cast<ExitCode>(code), reason);
 }
 
 void add_session(nb::module_& module) {
   using Free = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<PySession>(module, "Session")
       .def_prop_ro("is_open", &PySession::is_open)
+      .def_prop_ro("is_elastic", &PySession::is_elastic, "Whether ranks may be lost, and join.")
+      .def_prop_ro("joins", &PySession::joins, "Whether this rank joins a run, or has joined one.")
+      .def_prop_ro(
+          "members", [](const PySession& session) { return session.membership().members; },
+          "The number of each member of the run, by rank, where ranks may be lost.")
+      .def_prop_ro(
+          "epoch", [](const PySession& session) { return session.membership().epoch; },
+          "How often the members have changed.")
+      .def_prop_ro("goodput", &PySession::goodput,
+                   "The share of the time in which no change of the members was under way.")
+      .def(
+          "on_change", &PySession::on_change, "callback"_a,
+          nb::sig("def on_change(self, callback: collections.abc.Callable[[typing.Any], None]) -> "
+                  "None"),
+          "Have `callback` called with a MembershipChange each time that members are lost or join.")
+      .def_prop_ro(
+          "listeners", &PySession::listeners,
+          nb::sig("def listeners(self) -> list[collections.abc.Callable[[typing.Any], None]]"))
+      .def("add_recovery", &PySession::add_recovery, "seconds"_a)
+      .def("join", &PySession::join, Free(), "Enter the run, on a rank that joins one.")
+      .def("admit", &PySession::admit, "admits"_a, Free())
+      .def(
+          "check", [](const PySession& session) { session.communicator().check(); }, Free(),
+          "Raise PeerLost if ranks are lost, or wait to join.")
+      .def("reconfigure", &PySession::reconfigure, "step"_a, Free())
       .def_prop_ro("rank", [](const PySession& session) { return session.world().rank; })
       .def_prop_ro("world_size", [](const PySession& session) { return session.world().size; })
       .def_prop_ro("node_size", [](const PySession& session) { return session.world().node_size; })
@@ -186,7 +251,7 @@ void add_session(nb::module_& module) {
       .def("broadcast", &broadcast, "memory"_a, Free())
       .def("average", &average, "values"_a, Free());
   module.def("open_sessions", &open, "backend"_a = "", "num_ranks"_a = 0, "node_size"_a = 0,
-             "timeout_s"_a = 300.0, Free());
+             "timeout_s"_a = 300.0, "survives"_a = false, Free());
   module.def(
       "check_tensor_names",
       [](const std::vector<std::string>& trained, const std::vector<std::string>& others) {

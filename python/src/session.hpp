@@ -1,10 +1,17 @@
 #pragma once
 // A rank's session as Python holds it.
 //
+// The session of a rank that joins a run enters it by join(). Before that it has the rank -1, and
+// no communicator.
+//
+// Where ranks may be lost (is_elastic()), the world changes in reconfigure() alone.
+//
 // Thread safety: one thread uses a session. No worker calls Python: while_waiting() runs on the
 // thread that waits.
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,6 +50,10 @@ class PySession {
   PySession(std::unique_ptr<Session> session, double timeout_s)
       : session_(std::move(session)), timeout_s_(timeout_s) {}
 
+  /// The session of a rank that joins a run by `open`.
+  PySession(std::function<std::unique_ptr<Session>()> open, double timeout_s)
+      : join_(std::move(open)), timeout_s_(timeout_s) {}
+
   PySession(const PySession&) = delete;
   PySession& operator=(const PySession&) = delete;
   /// May wait for a worker, and so holds no lock of Python's.
@@ -53,7 +64,8 @@ class PySession {
   /// How the ranks exchange the memory of a device. Collective with a device and a choice that the
   /// session has not had before. Throws as DeviceTransport.
   DeviceTransport& wires(Device device, const TransportChoice& choice, const Logger& logger);
-  [[nodiscard]] const World& world() const { return open().world(); }
+  /// Before join(): a world without ranks, in which this rank is -1.
+  [[nodiscard]] const World& world() const;
   [[nodiscard]] bool is_open() const { return is_open_ && home_.is_here(); }
   /// Whether ranks of one host may read each other's memory.
   [[nodiscard]] bool shares_memory() const { return shares_memory_; }
@@ -61,14 +73,47 @@ class PySession {
   /// This rank has done its work: it waits without a limit for ranks that are alive. Call it before
   /// the communicator's users end, and before close().
   void lift_timeout();
+
+  /// True: this rank joins a run, or has joined one.
+  [[nodiscard]] bool joins() const { return join_ != nullptr; }
+  /// Enters the run, unless this rank has entered it. The members of the run change the world at
+  /// that moment. Throws CommError.
+  void join();
+  /// Whether ranks may be lost, and others join.
+  [[nodiscard]] bool is_elastic() const { return joins() || communicator().is_elastic(); }
+  /// The world of a run whose members change; without members in other runs and before join().
+  [[nodiscard]] Membership membership() const;
+  /// From now on this rank lets in processes that ask it to join, or has them wait.
+  void admit(bool admits) const;
+  /// Elastic::reconfigure(). Returns the most steps that a member has made.
+  std::int64_t reconfigure(std::int64_t step) const;
+  /// Has `callback` called with a change of the members, by Python's part, until close().
+  void on_change(nanobind::callable callback) { listeners_.push_back(std::move(callback)); }
+  [[nodiscard]] const std::vector<nanobind::object>& listeners() const { return listeners_; }
+  /// Adds seconds without a step, because members were lost or joined.
+  void add_recovery(double seconds) { recovery_s_ += seconds; }
+  /// The share of the time since this rank began in which it has not waited for a change of the
+  /// members; between 0 and 1.
+  [[nodiscard]] double goodput() const;
+  /// Called at close() by rank 0.
+  void set_at_end(std::function<void()> at_end) { at_end_ = std::move(at_end); }
+
   void close();
   bool abort(int code, const std::string& reason);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   [[nodiscard]] Session& open() const;
 
   /// Stays to the end, also when it has been closed: engines refer to its communicator.
   std::unique_ptr<Session> session_;
+  /// Opens the session of a rank that joins a run; null on other ranks.
+  std::function<std::unique_ptr<Session>()> join_;
+  std::function<void()> at_end_;
+  std::vector<nanobind::object> listeners_;
+  Clock::time_point begin_ = Clock::now();
+  double recovery_s_ = 0.0;
   /// The device transports, by their settings. They stay to the end as well.
   std::map<std::string, DeviceTransport> wires_;
   double timeout_s_;

@@ -139,12 +139,20 @@ struct Settings {
   std::string interface;
   int num_streams = 0;
   bool shares_memory = true;
+  /// Where a run goes on that this process joins; empty: it joins none.
+  std::string join;
+  bool survives = false;
+  std::int64_t min_ranks = 0;
+  double silence_s = FaultOptions{}.silence_s;
   /// How often this process has met others before. A store may still have the records of then.
   int num_meetings = 0;
 };
 
 /// Seconds; a day.
 constexpr double kLongestTimeout = 86'400.0;
+/// Seconds, as in the program's fault.silence_s.
+constexpr double kShortestSilence = 0.1;
+constexpr double kLongestSilence = 3'600.0;
 
 void check_secret_of(const Settings& settings) {
   if (settings.secret.empty()) return;
@@ -159,7 +167,31 @@ void check_secret_of(const Settings& settings) {
   }
 }
 
-Start plan(const Settings& settings) {
+/// A start, and what happens when ranks are lost.
+struct PlannedStart : Start {
+  FaultOptions fault;
+};
+
+FaultOptions read_fault(const Settings& settings) {
+  if (!settings.join.empty() && !settings.survives) {
+    throw ConfigError("initialize_dist", "join",
+                      "needs a run that takes ranks in, allowed: with survive=True");
+  }
+  if (settings.min_ranks < 0) {
+    throw ConfigError("initialize_dist", "min_ranks",
+                      concat("is ", settings.min_ranks, ", allowed: 0 or more"));
+  }
+  if (!(settings.silence_s >= kShortestSilence && settings.silence_s <= kLongestSilence)) {
+    throw ConfigError("initialize_dist", "silence_s",
+                      concat("is ", settings.silence_s, ", allowed: ", kShortestSilence, " to ",
+                             kLongestSilence));
+  }
+  return {.survives = settings.survives,
+          .min_ranks = settings.min_ranks,
+          .silence_s = settings.silence_s};
+}
+
+PlannedStart plan(const Settings& settings) {
   const bool is_secured = settings.security == "secret";
   if (!is_secured && settings.security != "none") {
     throw ConfigError("initialize_dist", "security",
@@ -174,18 +206,26 @@ Start plan(const Settings& settings) {
   LaunchConfig launch{.backend = settings.backend,
                       .is_auto = settings.backend.empty(),
                       .is_secured = is_secured,
-                      .options = {.timeout_s = settings.timeout_s},
+                      .options = {.timeout_s = settings.timeout_s, .fault = read_fault(settings)},
                       .shares_memory = settings.shares_memory};
   if (launch.is_auto) launch.backend = default_backend();
   launch.options.meeting.secret = settings.secret;
   launch.options.meeting.interface = settings.interface;
   launch.options.meeting.num_streams = settings.num_streams;
-  Start start = plan_own_start({.rendezvous = settings.rendezvous,
-                                .world_size = settings.world_size,
-                                .rank = settings.rank,
-                                .run_id = settings.run_id,
-                                .has_store = settings.has_store},
-                               launch);
+  PlannedStart start{plan_own_start({.rendezvous = settings.rendezvous,
+                                     .world_size = settings.world_size,
+                                     .rank = settings.rank,
+                                     .run_id = settings.run_id,
+                                     .join = settings.join,
+                                     .has_store = settings.has_store},
+                                    launch),
+                     launch.options.fault};
+  start.fault.joins = start.joins;
+  if (settings.survives && !start.is_rank) {
+    throw ConfigError("initialize_dist", "survive",
+                      "needs ranks that are processes joined by TCP, allowed: under python -m "
+                      "gossamer.launch, or with a rendezvous or a store");
+  }
   if (!start.is_rank && launch.backend == "mpi" && !settings.secret.empty()) {
     throw ConfigError("initialize_dist", "secret",
                       "is given, and MPI, which connects these ranks, does not encrypt, allowed: "
@@ -202,7 +242,7 @@ Start plan(const Settings& settings) {
 }
 
 /// The socket, which the caller owns, and its port; nothing if another process serves the store.
-std::optional<std::pair<int, int>> listen_for(const Start& start) {
+std::optional<std::pair<int, int>> listen_for(const PlannedStart& start) {
   if (!start.may_serve) return std::nullopt;
   std::optional<StoreSocket> socket = listen_at(start.place);
   if (!socket) return std::nullopt;
@@ -210,9 +250,8 @@ std::optional<std::pair<int, int>> listen_for(const Start& start) {
   return std::pair(socket->file.release(), port);
 }
 
-std::shared_ptr<PySession> open_met(Start& start, nb::object store, bool serves) {
-  if (!store.is_none()) start.meeting.store = std::make_shared<PyStore>(std::move(store));
-  const nb::gil_scoped_release free;
+/// Meets the other ranks. Ranks that may be lost need the store as long as they run.
+std::unique_ptr<Session> open_session(PlannedStart start, bool serves) {
   LaunchOptions options = waiting_options(start.meeting.timeout_s);
   start.meeting.logger =
       Logger(options.log_level, start.meeting.rank < 0 ? "" : concat("rank ", start.meeting.rank));
@@ -220,6 +259,7 @@ std::shared_ptr<PySession> open_met(Start& start, nb::object store, bool serves)
   try {
     name_attempt(start.meeting);
     options.meeting = start.meeting;
+    options.fault = start.fault;
     sessions = open_sessions("tcp", options);
   } catch (const nb::python_error&) {
     throw;
@@ -228,13 +268,27 @@ std::shared_ptr<PySession> open_met(Start& start, nb::object store, bool serves)
     if (serves) wait_until_all_met(start.meeting, kFarewell);
     throw;
   }
+  if (start.survives) return std::move(sessions.front());
   try {
     end_meeting(start, sessions.front()->world().rank, serves);
   } catch (const nb::python_error&) {
     sessions.front()->abort(ExitCode::kInterrupted, "interrupted");
     throw;
   }
-  return std::make_shared<PySession>(std::move(sessions.front()), options.timeout_s);
+  return std::move(sessions.front());
+}
+
+std::shared_ptr<PySession> open_met(PlannedStart& start, nb::object store, bool serves) {
+  if (!store.is_none()) start.meeting.store = std::make_shared<PyStore>(std::move(store));
+  const nb::gil_scoped_release free;
+  const auto open = [start, serves] { return open_session(start, serves); };
+  const double timeout_s = start.meeting.timeout_s;
+  const auto session = start.joins ? std::make_shared<PySession>(open, timeout_s)
+                                   : std::make_shared<PySession>(open(), timeout_s);
+  if (start.survives) {
+    session->set_at_end([start] { remove_store(start); });
+  }
+  return session;
 }
 
 }  // namespace
@@ -254,18 +308,24 @@ void add_start(nb::module_& module) {
       .def_rw("interface", &Settings::interface)
       .def_rw("num_streams", &Settings::num_streams)
       .def_rw("shares_memory", &Settings::shares_memory)
+      .def_rw("join", &Settings::join)
+      .def_rw("survives", &Settings::survives)
+      .def_rw("min_ranks", &Settings::min_ranks)
+      .def_rw("silence_s", &Settings::silence_s)
       .def_rw("num_meetings", &Settings::num_meetings);
-  nb::class_<Start>(module, "Start")
-      .def_ro("is_rank", &Start::is_rank)
-      .def_prop_ro("needs_store",
-                   [](const Start& start) { return !start.is_alone() && !start.meeting.store; })
-      .def_prop_ro("host", [](const Start& start) { return start.place.host; })
-      .def_prop_ro("port", [](const Start& start) { return start.place.port; })
+  nb::class_<PlannedStart>(module, "Start")
+      .def_ro("is_rank", &PlannedStart::is_rank)
+      .def_ro("survives", &PlannedStart::survives)
+      .def_prop_ro(
+          "needs_store",
+          [](const PlannedStart& start) { return !start.is_alone() && !start.meeting.store; })
+      .def_prop_ro("host", [](const PlannedStart& start) { return start.place.host; })
+      .def_prop_ro("port", [](const PlannedStart& start) { return start.place.port; })
       .def_prop_ro("file",
-                   [](const Start& start) {
+                   [](const PlannedStart& start) {
                      return start.store == StoreKind::kFile ? store_file(start) : std::string();
                    })
-      .def_prop_ro("place", [](const Start& start) { return to_string(start.place); })
+      .def_prop_ro("place", [](const PlannedStart& start) { return to_string(start.place); })
       .def("listen", &listen_for)
       .def("open", &open_met, "store"_a.none(), "serves"_a);
   module.def("plan_start", &plan, "settings"_a);

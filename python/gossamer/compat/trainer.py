@@ -286,6 +286,12 @@ class Trainer(DecentralizedDataParallel):
     # The steps of the engine.
 
     def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
+        if session.is_elastic:
+            raise _core.ConfigError(
+                "DistributedDataParallel of gossamer.compat leaves the steps to the optimizer, and "
+                "ranks that are lost cannot be replaced there, allowed: "
+                "gossamer.DecentralizedDataParallel in a session with survive=True"
+            )
         before = self._before
         if before is None:
             super()._begin_with(session, module)

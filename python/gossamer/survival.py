@@ -1,0 +1,324 @@
+"""What a wrapped module does when ranks of its run are lost, and when others join."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+
+from . import _core
+from .checks import describe_module, describe_options, share_tensors
+from .own_topologies import world_of
+
+if TYPE_CHECKING:
+    from .data_parallel import DecentralizedDataParallel
+    from .distributed import Session
+
+__all__ = ["MembershipChange", "Survival"]
+
+Result = TypeVar("Result")
+
+_logger = logging.getLogger(__name__)
+
+
+class MembershipChange(NamedTuple):
+    """A change of the members of a run, as Session.on_change() tells it."""
+
+    step: int
+    """The last step before the change."""
+    lost: list[int]
+    """The numbers of the members that the run has lost."""
+    joined: list[int]
+    """The numbers of the members that have joined."""
+    members: list[int]
+    """The number of each member, by rank."""
+    recovery_s: float
+    """Seconds from the end of this rank's last step until the ranks went on."""
+    reason: str
+    """Why the members changed."""
+
+
+class Survival:
+    """Takes a wrapped module from one world of its run into the next one.
+
+    Protocol: enter() before the first step; begin_step() and after_step() in every step; end()
+    after the last step. together() runs collective work between two steps.
+
+    A change of the members follows these rules. In the example rank 2 of three ranks dies:
+
+    1. The exchanges of step 7 fail on ranks 0 and 1. The step goes on without them.
+    2. After the step both ranks agree on a world of two. Rank 0 has made 8 steps, and rank 1 has
+       made 7.
+    3. Rank 1 returns from backward(), and makes step 8 alone in the user's loop. Rank 0 waits.
+    4. After step 8 of rank 1 both ranks resume. Their parameters, and the states of the engine's
+       optimizer, become their mean, and they exchange from step 9 on.
+
+    A rank that joins takes part from rule 4 on, without a weight in the mean. What the others do
+    together before their next step, such as an evaluation, the new rank does with them (_serve()).
+    When they begin that step, rank 0 gives it the numbers of the optimizer and the schedule, and
+    the states that the user has registered. Then the new rank's own loop goes on.
+
+    Parameters
+    ----------
+    model
+        The wrapper, which owns this object.
+    """
+
+    def __init__(self, model: DecentralizedDataParallel) -> None:
+        self._model = model
+        self._session = model.session
+        self._has_entered = False
+        self._joins = self._session.joins
+        """This rank has not got the model yet."""
+        self._is_silent = self._joins
+        """This rank has joined, and the others have not begun a step since then."""
+        self._has_silent = False
+        """A rank is silent."""
+        self._is_fresh = self._joins
+        """This rank has joined, and has made no step since then."""
+        self._step_of_all: int | None = None
+        """The steps that this rank has to make alone before it resumes; None: it has resumed."""
+        self._told_members: list[int] = []
+        self._reason = ""
+        self._last_step = time.monotonic()
+        self._has_ended = False
+
+    # The protocol.
+
+    def enter(self) -> None:
+        """Begin, or join the others. Collective on its first call; does nothing after that."""
+        if self._has_entered:
+            return
+        self._has_entered = True
+        try:
+            self._resume()
+            self._tell()
+        except _core.PeerLost as lost:
+            self._recover(str(lost))
+        self._serve()
+
+    def begin_step(self) -> None:
+        """Let processes in that ask to join."""
+        self.enter()
+        self._announce(None)
+        if self._step_of_all is None:
+            self._session.admit(True)
+
+    def after_step(self) -> None:
+        """Go on with the ranks that are left. The step may still be uncommitted."""
+        self._is_fresh = False
+        if self._step_of_all is not None:
+            self._go_on()
+        else:
+            try:
+                self._session.admit(False)
+                self._session.check()
+                self._last_step = time.monotonic()
+                return
+            except _core.PeerLost as lost:
+                reason = str(lost)
+            self._recover(reason)
+        self._last_step = time.monotonic()
+
+    def together(
+        self, call: Mapping[str, Any] | None, work: Callable[[], Result], undo: Callable[[], None]
+    ) -> Result | None:
+        """Return what collective work returns, which begins anew where ranks are lost meanwhile.
+
+        No rank goes on before all ranks have done the work. So a rank whose work fails knows that
+        all others are still here.
+
+        Parameters
+        ----------
+        call
+            What a rank that has just joined needs to know to take part; None: such a rank goes on
+            with its own loop, and comes to the same work.
+        work
+            What all ranks do between two steps.
+        undo
+            Called before the work begins anew.
+
+        Returns
+        -------
+        object
+            What the work has returned. None: this rank has joined and made no step since, so the
+            others have done this work before.
+        """
+        self.enter()
+        if self._is_fresh and call is not None:
+            return None
+        while True:
+            try:
+                self._announce(call)
+                result = work()
+            except _core.PeerLost as lost:
+                reason = str(lost)
+            else:
+                break
+            undo()
+            self._recover(reason)
+            if self._step_of_all is not None:
+                raise _core.CommError(
+                    f"ranks were lost, and others have made {self._step_of_all} steps where this "
+                    f"rank has made {self._steps()} and does something else: all ranks must do the "
+                    "same between two steps"
+                )
+        # All ranks have done the work: the next step finds a loss.
+        with contextlib.suppress(_core.PeerLost):
+            self._session.barrier()
+        return result
+
+    def end(self) -> None:
+        """Wait until all ranks have trained to the end. Where others leave meanwhile, they have."""
+        if self._has_ended or not self._has_entered:
+            return
+        self._has_ended = True
+        try:
+            self._session.admit(False)
+            self.together(None, self._model._engine.finish, _nothing)
+        except _core.CommError as error:
+            _logger.info("ends without the others: %s", error)
+
+    # Ranks that have joined, until the others begin a step.
+
+    def _announce(self, call: Mapping[str, Any] | None) -> None:
+        """Tell ranks that have just joined what the others do now; None: a step, or the end."""
+        while self._has_silent:
+            try:
+                self._session.all_gather(json.dumps({"call": call}))
+                if call is None:
+                    _from_first(self._session, self._model._numbers)
+                    self._has_silent = False
+                return
+            except _core.PeerLost as lost:
+                self._recover(str(lost))
+                if self._step_of_all is not None:
+                    return
+
+    def _serve(self) -> None:
+        """Do what the others do, until they begin a step."""
+        while self._is_silent:
+            try:
+                told = [json.loads(text) for text in self._session.all_gather("null")]
+                # The rank 0 has not joined just now.
+                call = told[0]["call"]
+                if call is None:
+                    numbers = _from_first(self._session, self._model._numbers)
+                    self._model._take_numbers(numbers)
+                    self._is_silent = self._has_silent = False
+                    return
+                self._model._serve(call)
+                self._session.barrier()
+            except _core.PeerLost as lost:
+                self._recover(str(lost))
+                if self._step_of_all is not None:
+                    # The others have begun a step.
+                    self._is_silent = self._has_silent = False
+
+    # The rules.
+
+    def _steps(self) -> int:
+        return self._model._engine.num_steps()
+
+    def _recover(self, reason: str) -> None:
+        self._reason = reason
+        # As far as anybody knows, until the ranks resume.
+        self._has_silent = False
+        while True:
+            try:
+                self._model._engine.detach()
+                self._step_of_all = self._session.reconfigure(self._steps())
+                break
+            except _core.PeerLost as another:
+                self._reason = str(another)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Resume, if this rank has made as many steps as the others."""
+        assert self._step_of_all is not None
+        if not self._joins and self._steps() < self._step_of_all:
+            self._model._engine.catch_up(self._step_of_all)
+            if self._steps() < self._step_of_all:
+                return
+        try:
+            self._resume()
+        except _core.PeerLost as lost:
+            return self._recover(str(lost))
+        self._step_of_all = None
+        seconds = time.monotonic() - self._last_step
+        self._session.add_recovery(seconds)
+        self._tell(seconds)
+
+    def _resume(self) -> None:
+        """Go on in the present world. Collective of all its members."""
+        model, session = self._model, self._session
+        steps = self._steps()
+        everyone = [json.loads(text) for text in session.all_gather(json.dumps(self._words(steps)))]
+        if everyone[0]["joins"]:
+            raise _core.CommError(
+                "no rank of the run is left that has the model; begin it again from what was saved"
+            )
+        text, lines = describe_options(model._options, world_of(session))
+        session.agree("their models", describe_module(model.module))
+        session.agree("their options", lines)
+        others = [*model._untrained(), *model.module.buffers()]
+        is_beginning = all(one["steps"] == 0 for one in everyone)
+        if is_beginning:
+            # A rank that has trained nothing takes rank 0's values, as under other sessions.
+            share_tensors(session, [*model._trained.tensors, *others])
+        elif any(one["joins"] for one in everyone):
+            share_tensors(session, others if self._joins else [t.clone() for t in others])
+        model._resume(text, joins=self._joins)
+        self._joins = False
+        self._has_silent = any(one["is_silent"] for one in everyone)
+
+    def _words(self, steps: int) -> dict[str, Any]:
+        return {
+            "joins": self._joins,
+            "is_silent": self._is_silent,
+            "steps": steps,
+        }
+
+    def _tell(self, seconds: float = 0.0) -> None:
+        before, self._told_members = self._told_members, list(self._session.members)
+        after = self._told_members
+        if not before:
+            return
+        change = MembershipChange(
+            step=self._steps(),
+            lost=[m for m in before if m not in after],
+            joined=[m for m in after if m not in before],
+            members=list(after),
+            recovery_s=seconds,
+            reason=self._reason,
+        )
+        if self._session.rank == 0:
+            ranks = "1 rank goes" if len(after) == 1 else f"{len(after)} ranks go"
+            _logger.warning(
+                "after step %d: %s; %s on, %.3f s later", change.step, change.reason, ranks, seconds
+            )
+        for callback in self._session.listeners:
+            callback(change)
+
+
+def _nothing() -> None:
+    """Undo nothing."""
+
+
+def _from_first(session: Session, numbers: Callable[[], Any]) -> Any:
+    """Return rank 0's numbers. Collective."""
+    file = io.BytesIO()
+    if session.rank == 0:
+        torch.save(numbers(), file)
+    size = int(session.all_gather(str(file.tell()))[0])
+    memory = torch.zeros(size, dtype=torch.uint8)
+    if session.rank == 0:
+        memory = torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
+    share_tensors(session, [memory])
+    return torch.load(io.BytesIO(memory.numpy().tobytes()), map_location="cpu", weights_only=True)

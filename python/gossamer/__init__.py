@@ -29,6 +29,7 @@ from .distributed import Session, current_session, finalize_dist, initialize_dis
 
 if TYPE_CHECKING:
     from . import optim
+    from .checkpoints import Checkpoints
     from .data_parallel import DecentralizedDataParallel
     from .devices import local_device
     from .own_topologies import OwnTopology, World
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointError",
+    "Checkpoints",
     "CommError",
     "ConfigError",
     "DataError",
@@ -67,6 +69,7 @@ __version__ = version()
 
 # Imported when they are used: PyTorch's import takes a second, numpy's a tenth.
 _LATER = {
+    "Checkpoints": "checkpoints",
     "DecentralizedDataParallel": "data_parallel",
     "MembershipChange": "survival",
     "OwnTopology": "own_topologies",

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 class ConfigError(ValueError):
@@ -206,6 +206,40 @@ class Gpu:
 
 def num_gpus() -> int: ...
 
+class Snapshot:
+    def write(self, path: str) -> tuple[int, str]:
+        """Write the file, and return its bytes and its SHA-256."""
+
+class Manifest:
+    @property
+    def step(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def files(self) -> list[str]: ...
+
+def write_manifest(
+    folder: str,
+    step: int,
+    world_size: int,
+    members: Sequence[int],
+    files: Mapping[str, tuple[int, str]],
+) -> None: ...
+def verify_checkpoint(folder: str) -> Manifest:
+    """
+    Read all files of a checkpoint. Raise CheckpointError if one is not as it was written.
+    """
+
+def list_checkpoints(folder: str) -> list[str]:
+    """Return the checkpoints of a folder, oldest first."""
+
+def checkpoint_name(step: int) -> str: ...
+def rank_file_name(rank: int) -> str: ...
+def digest_of_file(path: str) -> tuple[int, str]: ...
+def sync_folder(folder: str) -> None: ...
+def write_average(checkpoint: str, num_ranks: int, path: str) -> None:
+    """Write the mean of the ranks' states, in the form of a rank's file."""
+
 class Engine:
     def __init__(
         self,
@@ -255,7 +289,7 @@ class Engine:
     def detach(self) -> None: ...
     def catch_up(self, num_steps: int) -> None: ...
     def resume(self, options: str, joins: bool, averages: bool) -> None: ...
-    def save(self, path: str, others: Sequence[tuple[str, str, int, int]]) -> None: ...
+    def snapshot(self, others: Sequence[tuple[str, str, int, int]]) -> Snapshot: ...
     def load(self, path: str, others: Sequence[tuple[str, str, int, int]]) -> None: ...
     def state(
         self, others: Sequence[tuple[str, str, int, int]]

@@ -19,7 +19,7 @@ from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer, first_needed_argument
 from .own_topologies import AnyTopology, engine_text, world_of
 from .parameters import EngineParameters
-from .state import TrainingState
+from .state import StateCopy, TrainingState
 from .steps import EngineSteps
 from .survival import Survival
 
@@ -340,6 +340,47 @@ class DecentralizedDataParallel(EngineSteps):
         self._check("load()")
         self._state.load(folder, self._session.rank)
         self._has_loaded()
+
+    @property
+    def has_newcomers(self) -> bool:
+        """Whether a rank joins the run at this moment, and has not begun its first step.
+
+        It takes no part in the other ranks' collective calls before that, but for global_average().
+        """
+        return self._survival is not None and self._survival.has_newcomers
+
+    def copy_of_state(self, more: Mapping[str, Any]) -> StateCopy:
+        """Return a copy of what save() writes, and of `more`, for Checkpoints. Collective."""
+        self._check("a checkpoint")
+        if self._survival is not None:
+            self._survival.enter()
+        self._adopt()
+        self._start_early()
+        return self._state.copy(more)
+
+    def load_checkpoint(self, folder: str, rank: int, tensors: str = "") -> dict[str, Any]:
+        """Go on from the files of a rank, for Checkpoints. Collective.
+
+        Parameters
+        ----------
+        folder
+            The checkpoint.
+        rank
+            Whose numbers of the optimizer and the schedule count.
+        tensors
+            The file of parameters and states; empty: the rank's.
+
+        Returns
+        -------
+        dict
+            What copy_of_state() was given, and the numbers of the optimizer and the schedule.
+        """
+        self._check("a checkpoint")
+        if self._survival is not None:
+            self._survival.enter()
+        own = self._state.load_checkpoint(folder, rank, tensors)
+        self._has_loaded()
+        return own
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         """Return what save() writes, as a dict for torch.save(). Collective, as save() is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pathlib
@@ -19,7 +20,7 @@ from .plain_values import check_readable, plain
 if TYPE_CHECKING:
     from .distributed import Session
 
-__all__ = ["TrainingState"]
+__all__ = ["StateCopy", "TrainingState"]
 
 # The types that pieces of state have, as safetensors files spell them.
 _TYPES = {
@@ -78,29 +79,45 @@ class TrainingState:
         self._trained = {id(p) for p in trained}
 
     def save(self, folder: str | os.PathLike[str], rank: int) -> None:
-        """Write the files of a rank."""
+        """Write the files of a rank. Collective."""
         os.makedirs(folder, exist_ok=True)
+        self.copy({}).write(os.fspath(folder), rank)
+
+    def copy(self, more: Mapping[str, Any]) -> StateCopy:
+        """Return a copy of the state, and of more that Python alone knows. Collective."""
         # First, because it may be refused.
-        own = self.of_python()
+        own = self.of_python() | {key: plain(value) for key, value in more.items()}
+        check_readable(own)
+        file = io.BytesIO()
+        torch.save(own, file)
         # Copies live as long as the engine reads them.
         others = self._others()
-        self._engine.save(_tensors_in(folder, rank), [o.described() for o in others])
-        path = _python_in(folder, rank)
-        torch.save(own, f"{path}.part")
-        os.replace(f"{path}.part", path)
+        return StateCopy(self._engine.snapshot([o.described() for o in others]), file.getvalue())
 
     def load(self, folder: str | os.PathLike[str], rank: int) -> None:
         """Go on from the files of a rank."""
-        path = _python_in(folder, rank)
-        # The command line program writes none.
-        own = (
-            torch.load(path, map_location="cpu", weights_only=True) if os.path.exists(path) else {}
-        )
+        own = _numbers_in(folder, rank)
         self._check_run(str(folder), own, _ranks_in(folder, rank, self._session.world_size))
-        others = self._others()
-        self._engine.load(_tensors_in(folder, rank), [o.described() for o in others])
-        _copy_back(others)
+        self._load_tensors(_tensors_in(folder, rank))
         self.load_python(own)
+
+    def load_checkpoint(self, folder: str, rank: int, tensors: str) -> dict[str, Any]:
+        """Go on from the numbers of a rank, and from a file of tensors, or from the rank's own.
+
+        Returns
+        -------
+        dict
+            The numbers, with those of copy() that this class does not know.
+        """
+        own = _numbers_in(folder, rank)
+        self._load_tensors(tensors or _tensors_in(folder, rank))
+        self.load_python(own)
+        return own
+
+    def _load_tensors(self, path: str) -> None:
+        others = self._others()
+        self._engine.load(path, [o.described() for o in others])
+        _copy_back(others)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as tensors that share no memory with others."""
@@ -215,6 +232,29 @@ class TrainingState:
                 self._registered[name].load_state_dict(state)
 
 
+class StateCopy(NamedTuple):
+    """A copy of a rank's state, which any thread may write."""
+
+    tensors: _core.Snapshot
+    numbers: bytes
+
+    def write(self, folder: str, rank: int) -> dict[str, tuple[int, str]]:
+        """Write the files of a rank, and return the bytes and the SHA-256 of each by its name."""
+        path = _python_in(folder, rank)
+        with open(f"{path}.part", "wb") as file:
+            file.write(self.numbers)
+            file.flush()
+            os.fsync(file.fileno())
+        tensors = _tensors_in(folder, rank)
+        digest = self.tensors.write(tensors)
+        # The newer file of a folder that save() writes again and again says which step it is of.
+        os.replace(f"{path}.part", path)
+        return {
+            os.path.basename(tensors): digest,
+            os.path.basename(path): _core.digest_of_file(path),
+        }
+
+
 class _OtherTensor(NamedTuple):
     """A tensor of the module that the engine does not train."""
 
@@ -257,6 +297,15 @@ def _ranks_in(folder: str | os.PathLike[str], rank: int, world_size: int) -> int
     # Hosts may have folders of their own, which lack the files of others.
     is_odd = num_files > world_size or not os.path.exists(_tensors_in(folder, rank))
     return num_files if is_odd and num_files > 0 else None
+
+
+def _numbers_in(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
+    """Read what Python alone knows. The command line program writes no such file."""
+    path = _python_in(folder, rank)
+    if not os.path.exists(path):
+        return {}
+    found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return found
 
 
 def _tensors_in(folder: str | os.PathLike[str], rank: int) -> str:

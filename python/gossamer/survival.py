@@ -89,6 +89,11 @@ class Survival:
         self._last_step = time.monotonic()
         self._has_ended = False
 
+    @property
+    def has_newcomers(self) -> bool:
+        """Whether a rank has joined, and has not begun its first step."""
+        return self._has_silent or self._is_fresh
+
     # The protocol.
 
     def enter(self) -> None:

@@ -433,7 +433,7 @@ void add_engine(nb::module_& module) {
       .def("detach", &Engine::detach, Free())
       .def("catch_up", &Engine::catch_up, "num_steps"_a, Free())
       .def("resume", &Engine::resume, "options"_a, "joins"_a, "averages"_a, Free())
-      .def("save", &Engine::save, "path"_a, "others"_a, Free())
+      .def("snapshot", &Engine::snapshot, "others"_a, Free())
       .def("load", &Engine::load, "path"_a, "others"_a, Free())
       .def("state", &Engine::state, "others"_a, Free())
       .def("load_state", &Engine::load_state, "state"_a, "others"_a, Free())

@@ -11,6 +11,7 @@
 // Thread safety: one thread at a time uses an engine. Calls that may wait hold no lock of Python's.
 // A rule of Python's runs on the thread that calls the engine.
 
+#include "python/src/checkpoints.hpp"
 #include "python/src/device.hpp"
 #include "python/src/session.hpp"
 
@@ -144,13 +145,13 @@ class Engine : private ParameterHost {
   /// ConfigError where ranks share the optimizer's states (node_gossip with `shard: optimizer`).
   [[nodiscard]] View optimizer_state(std::int64_t index, const std::string& name) const;
 
-  /// Collective, between two steps. Writes all state of this rank into a file: parameters,
-  /// optimizer, algorithm, and the values of `others`, in the form of the program's checkpoints.
-  void save(const std::string& path, const std::vector<OtherTensor>& others);
-  /// Collective. Training goes on as after save(). Also takes a rank's file of a checkpoint of the
-  /// program; what only the program knows is left out.
+  /// Collective, between two steps. A copy of all state of this rank: parameters, optimizer,
+  /// algorithm, and the values of `others`, in the form of the program's checkpoints.
+  [[nodiscard]] PySnapshot snapshot(const std::vector<OtherTensor>& others);
+  /// Collective. Goes on from what a snapshot has written. Also takes a rank's file of a checkpoint
+  /// of the program; what only the program knows is left out.
   void load(const std::string& path, const std::vector<OtherTensor>& others);
-  /// Collective. Does what save() and load() do, in memory.
+  /// Collective. Does what snapshot() and load() do, in memory.
   [[nodiscard]] std::vector<StateTensor> state(const std::vector<OtherTensor>& others);
   void load_state(const std::vector<GivenTensor>& state, const std::vector<OtherTensor>& others);
 

@@ -94,10 +94,10 @@ View Engine::optimizer_state(std::int64_t index, const std::string& name) const 
   return *found;
 }
 
-void Engine::save(const std::string& path, const std::vector<OtherTensor>& others) {
+PySnapshot Engine::snapshot(const std::vector<OtherTensor>& others) {
   StateSnapshot snapshot;
   visit(snapshot, others);
-  static_cast<void>(snapshot.write(path));
+  return PySnapshot(std::move(snapshot));
 }
 
 std::vector<StateTensor> Engine::state(const std::vector<OtherTensor>& others) {

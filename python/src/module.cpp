@@ -1,6 +1,7 @@
 // gossamer._core: what Python needs of the engine, without LibTorch. Python's part makes a library
 // for PyTorch of it.
 
+#include "python/src/checkpoints.hpp"
 #include "python/src/device.hpp"
 #include "python/src/engine.hpp"
 #include "python/src/messages.hpp"
@@ -81,6 +82,7 @@ NB_MODULE(_core, module) {
   python::add_session(module);
   python::add_start(module);
   python::add_device(module);
+  python::add_checkpoints(module);
   python::add_engine(module);
   python::add_topologies(module);
   python::add_studies(module);

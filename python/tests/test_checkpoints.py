@@ -1,0 +1,237 @@
+"""Checkpoints of a loop in Python."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import flat, loss_of, make_mlp, rank
+from test_optimizers import IN_PYTHON, OPTIMIZERS
+
+import gossamer as gs
+
+SCHEDULE = lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.9)  # noqa: E731
+
+
+def make(optimizer="adamw", **options):
+    return gs.DecentralizedDataParallel(
+        make_mlp(),
+        (OPTIMIZERS | IN_PYTHON)[optimizer],
+        "base-k",
+        lr_scheduler_fn=SCHEDULE,
+        **options,
+    )
+
+
+def train(model, last):
+    while model.num_steps < last:
+        loss_of(model, rank(), model.num_steps).backward()
+
+
+def names_in(folder):
+    return sorted(os.listdir(folder))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_run_goes_on_bit_for_bit(tmp_path, optimizer, waits):
+    def first():
+        model, checkpoints = make(optimizer), gs.Checkpoints(tmp_path)
+        train(model, 5)
+        path = checkpoints.save(model, {"place": 5}, wait=waits)
+        assert path == (str(tmp_path / "step-000000005") if waits else None)
+        train(model, 9)
+        return flat(model).clone(), model.optimizer.param_groups[0]["lr"]
+
+    def second():
+        model, checkpoints = make(optimizer), gs.Checkpoints(tmp_path)
+        assert checkpoints.resume(model) == {"place": 5}
+        assert model.num_steps == 5
+        train(model, 9)
+        return flat(model).clone(), model.optimizer.param_groups[0]["lr"]
+
+    ends, again = gs.run_threads(3, first), gs.run_threads(3, second)
+    for one, other in zip(ends, again, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert one[1] == other[1]
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_another_number_of_ranks_goes_on_from_the_mean(tmp_path, size):
+    def first():
+        model, checkpoints = make(), gs.Checkpoints(tmp_path)
+        train(model, 5)
+        checkpoints.save(model)
+        with model.global_average():
+            return flat(model).clone()
+
+    def second():
+        model, checkpoints = make(), gs.Checkpoints(tmp_path)
+        with pytest.raises(gs.CheckpointError, match="of 4 ranks"):
+            checkpoints.resume(model)
+        assert checkpoints.resume(model, reshape="average") == {}
+        mean = flat(model).clone()
+        train(model, 7)
+        return mean, model.num_steps, model.optimizer.param_groups[0]["lr"]
+
+    mean = gs.run_threads(4, first)[0]
+    for found, steps, rate in gs.run_threads(size, second):
+        assert (found - mean).abs().max() < 1e-6
+        assert steps == 7
+        assert rate == pytest.approx(0.01 * 0.9**3)
+    assert names_in(tmp_path) == ["step-000000005"]
+
+
+def test_old_checkpoints_go_and_damaged_ones_are_passed_over(tmp_path):
+    def first():
+        model, checkpoints = make(), gs.Checkpoints(tmp_path, keep=2, every=2, every_s=0)
+        while model.num_steps < 8:
+            train(model, model.num_steps + 1)
+            checkpoints.step(model)
+        checkpoints.wait()
+
+    gs.run_threads(2, first)
+    assert names_in(tmp_path) == ["step-000000006", "step-000000008"]
+    file = tmp_path / "step-000000008" / "python-00001.pt"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    (tmp_path / ".staging-step-000000010-0").mkdir()
+
+    def second():
+        model = make()
+        gs.Checkpoints(tmp_path).resume(model)
+        return model.num_steps
+
+    assert gs.run_threads(2, second) == [6, 6]
+    assert names_in(tmp_path) == ["step-000000006", "step-000000008"]
+
+
+def test_there_may_be_no_checkpoint(tmp_path):
+    def work():
+        return gs.Checkpoints(tmp_path / "none").resume(make())
+
+    assert gs.run_threads(2, work) == [None, None]
+
+
+def test_random_numbers_go_on(tmp_path):
+    numpy = pytest.importorskip("numpy")
+
+    def draw():
+        return random.random(), torch.rand(1).item(), numpy.random.rand()
+
+    def first():
+        model = make()
+        train(model, 1)
+        gs.Checkpoints(tmp_path).save(model)
+        return draw()
+
+    def second():
+        draw()
+        model = make()
+        gs.Checkpoints(tmp_path).resume(model)
+        return draw()
+
+    assert gs.run_threads(1, first) == gs.run_threads(1, second)
+
+
+def test_a_folder_that_cannot_be_written_is_told_of_on_all_ranks(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    def work():
+        model = make()
+        train(model, 1)
+        with pytest.raises(gs.CheckpointError, match="file"):
+            gs.Checkpoints(tmp_path / "file").save(model)
+        train(model, 2)
+        return model.num_steps
+
+    assert gs.run_threads(2, work) == [2, 2]
+
+
+def test_a_checkpoint_of_lost_ranks_is_given_up(tmp_path):
+    def work():
+        own = rank()
+        model, checkpoints = make(), gs.Checkpoints(tmp_path, every=2, every_s=0)
+        while model.num_steps < 10:
+            if own == 1 and model.num_steps == 4:
+                raise RuntimeError("this rank dies")
+            loss_of(model, own, model.num_steps).backward()
+            checkpoints.step(model)
+        checkpoints.wait()
+        return model.num_steps
+
+    assert [n for n in gs.run_threads(3, work, survive=True) if n is not None] == [10, 10]
+    assert names_in(tmp_path)[-1] == "step-000000010"
+    assert not [name for name in names_in(tmp_path) if name.startswith(".")]
+    assert len(names_in(tmp_path / "step-000000010")) == 5
+
+    def second():
+        model = make()
+        gs.Checkpoints(tmp_path).resume(model)
+        return model.num_steps
+
+    assert gs.run_threads(2, second) == [10, 10]
+
+
+LOOP = """
+import os, sys
+import torch
+import gossamer as gs
+from conftest import loss_of, make_mlp
+
+gs.initialize_dist()
+torch.set_num_threads(1)
+model = gs.DecentralizedDataParallel(make_mlp(), lambda ps: torch.optim.AdamW(ps), "ring")
+checkpoints = gs.Checkpoints(sys.argv[1], every=1, every_s=0, check_every=1)
+checkpoints.handle_signals()
+checkpoints.resume(model)
+print("begins at", model.num_steps, flush=True)
+while model.num_steps < 100000:
+    loss_of(model, 0, model.num_steps).backward()
+    checkpoints.step(model)
+"""
+
+
+@pytest.fixture
+def loop(tmp_path):
+    script = tmp_path / "loop.py"
+    script.write_text(LOOP)
+
+    def start():
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])
+        }
+        return subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path / "saved")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    return start
+
+
+def test_a_killed_process_leaves_the_last_checkpoint_and_a_signal_saves(tmp_path, loop):
+    saved = tmp_path / "saved"
+    process = loop()
+    assert process.stdout.readline() == "begins at 0\n"
+    while not saved.is_dir() or not [n for n in names_in(saved) if n.startswith("step-")]:
+        assert process.poll() is None
+    process.kill()
+    process.communicate(timeout=60)
+    last = int(re.sub(r"\D", "", [n for n in names_in(saved) if n.startswith("step-")][-1]))
+    process = loop()
+    begin = int(process.stdout.readline().removeprefix("begins at "))
+    assert begin in (last, last + 1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors
+    shutil.rmtree(saved)

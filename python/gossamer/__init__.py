@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .data_parallel import DecentralizedDataParallel
     from .devices import local_device
     from .own_topologies import OwnTopology, World
+    from .sampler import ElasticSampler
     from .studies import plan, simulate
     from .survival import MembershipChange
     from .topologies import Topology, topology, topology_names
@@ -44,6 +45,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DecentralizedDataParallel",
+    "ElasticSampler",
     "MembershipChange",
     "NonFiniteError",
     "OwnTopology",
@@ -71,6 +73,7 @@ __version__ = version()
 _LATER = {
     "Checkpoints": "checkpoints",
     "DecentralizedDataParallel": "data_parallel",
+    "ElasticSampler": "sampler",
     "MembershipChange": "survival",
     "OwnTopology": "own_topologies",
     "Topology": "topologies",

@@ -203,7 +203,7 @@ class Checkpoints:
             return None
         if saving.session.rank == 0:
             for old in _core.list_checkpoints(self.folder)[: -self._keep]:
-                shutil.rmtree(old, ignore_errors=True)
+                _remove(self.folder, old)
         return path
 
     # Going on.
@@ -333,14 +333,19 @@ class _Saving:
         members = self.session.members
         _core.write_manifest(self._staging, self.step, self.session.world_size, members, files)
         _core.verify_checkpoint(self._staging)
-        replaced = os.path.join(self._folder, f"{_STAGING}replaced")
-        shutil.rmtree(replaced, ignore_errors=True)
         # The run may have gone on from an older checkpoint, and come here again.
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(path, replaced)
+        _remove(self._folder, path)
         os.rename(self._staging, path)
         _core.sync_folder(self._folder)
-        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _remove(folder: str, path: str) -> None:
+    """Remove a checkpoint, which has no name any more if the process dies meanwhile."""
+    removed = os.path.join(folder, f"{_STAGING}removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, removed)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def _on_first(session: Session, work: Callable[[], Any] | None) -> Any:

@@ -19,6 +19,7 @@ from .distributed import Session, current_session, register_owner
 from .groups import WrappedOptimizer, first_needed_argument
 from .own_topologies import AnyTopology, engine_text, world_of
 from .parameters import EngineParameters
+from .sampler import ElasticSampler
 from .state import StateCopy, TrainingState
 from .steps import EngineSteps
 from .survival import Survival
@@ -129,6 +130,7 @@ class DecentralizedDataParallel(EngineSteps):
         self._clipping = Clipping(engine_options)
         self.lr_scheduler = schedule
         self._registered: dict[str, Any] = {}
+        self._sampler: ElasticSampler | None = None
         self._state = TrainingState(
             session,
             self._engine,
@@ -442,6 +444,8 @@ class DecentralizedDataParallel(EngineSteps):
             An object with state_dict() and load_state_dict(), such as a moving average. A rank that
             joins a run takes rank 0's state. Register it before the first step.
         """
+        if isinstance(owner, ElasticSampler):
+            self._sampler = owner
         if name in self._registered:
             raise ConfigError(f"register_state(): {name} is registered already")
         self._registered[name] = owner

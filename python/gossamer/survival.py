@@ -280,11 +280,17 @@ class Survival:
         elif any(one["joins"] for one in everyone):
             share_tensors(session, others if self._joins else [t.clone() for t in others])
         model._resume(text, joins=self._joins)
+        sampler = model._sampler
+        if sampler is not None:
+            sampler.change([one["place"] for one in everyone if not one["joins"]])
         self._joins = False
         self._has_silent = any(one["is_silent"] for one in everyone)
 
     def _words(self, steps: int) -> dict[str, Any]:
+        sampler = self._model._sampler
         return {
+            # A rank that joins has no place in the data yet.
+            "place": None if sampler is None or self._joins else sampler.place(),
             "joins": self._joins,
             "is_silent": self._is_silent,
             "steps": steps,

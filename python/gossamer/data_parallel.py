@@ -287,6 +287,9 @@ class DecentralizedDataParallel(EngineSteps):
         self._check("write_parameters()")
         self._adopt()
         self._engine.drain()
+        if self._survival is not None and not self._session.joins:
+            # The first step gives all ranks the values of rank 0.
+            self._survival.enter()
         self._scope = "write_parameters()"
         try:
             yield
@@ -306,7 +309,7 @@ class DecentralizedDataParallel(EngineSteps):
         average: bool = False,
     ) -> None:
         """Go on with another algorithm or topology. Collective, between two steps."""
-        self._check("switch_to()")
+        self._begin_call("switch_to()")
         self._adopt()
         wanted: dict[str, Any] = {"algorithm": algorithm, "average": average}
         if topology is not None:
@@ -326,7 +329,7 @@ class DecentralizedDataParallel(EngineSteps):
         optimizer and algorithm, under the names of the command line program's checkpoints; and a
         file python-00000.pt with the numbers of the optimizer and of lr_scheduler_fn's schedule.
         """
-        self._check("save()")
+        self._begin_call("save()")
         self._adopt()
         self._start_early()
         self._state.save(folder, self._session.rank)
@@ -339,7 +342,8 @@ class DecentralizedDataParallel(EngineSteps):
         command line program, too, but for what only the program knows, such as its place in the
         data.
         """
-        self._check("load()")
+        if self._begin_call("load()"):
+            return
         self._state.load(folder, self._session.rank)
         self._has_loaded()
 
@@ -390,19 +394,31 @@ class DecentralizedDataParallel(EngineSteps):
         The module's parameters and buffers have their own names and shapes; "NAME/m" is the
         optimizer's state of the parameter NAME.
         """
-        self._check("state_dict()")
+        self._begin_call("state_dict()")
         self._adopt()
         self._start_early()
         return self._state.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # type: ignore[override]
         """Go on from what state_dict() has returned on this rank, as load() does."""
-        self._check("load_state_dict()")
+        if self._begin_call("load_state_dict()"):
+            return
         self._state.from_dict(state)
         self._has_loaded()
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Clip by the norm of all gradients from the next step on.
+    def _begin_call(self, call: str) -> bool:
+        """Check whether the ranks can make a collective call.
+
+        Returns
+        -------
+        bool
+            Whether this rank has joined a run, and has no state but that of the others.
+        """
+        self._check(call)
+        return self._survival is not None and self._survival.begin_call(call)
+
 
         For the place of torch.nn.utils.clip_grad_norm_() in a loop: backward() has made the step,
         and its gradients are gone. The option grad_clip clips the first step as well. All ranks

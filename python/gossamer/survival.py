@@ -108,6 +108,19 @@ class Survival:
             self._recover(str(lost))
         self._serve()
 
+    def begin_call(self, call: str) -> bool:
+        """Begin, before a collective call that ranks do not make with one that has just joined.
+
+        Returns
+        -------
+        bool
+            Whether this rank has joined and made no step since.
+        """
+        self.enter()
+        if self._has_silent:
+            raise _core.PeerLost(f"{call} while a rank joins, allowed: after the next step")
+        return self._is_fresh
+
     def begin_step(self) -> None:
         """Let processes in that ask to join."""
         self.enter()

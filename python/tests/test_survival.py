@@ -140,6 +140,65 @@ def test_an_evaluation_begins_anew_when_a_rank_dies(moment):
     assert torch.equal(ends[0][0], ends[1][0])
 
 
+@pytest.mark.parametrize("form", ["folder", "dict"])
+@pytest.mark.parametrize("algorithm", ["gossip", "allreduce"])
+def test_a_run_goes_on_from_what_it_has_saved(algorithm, form, tmp_path):
+    """The ranks load before their first step, as a run does that begins again."""
+    states = {}
+
+    def wrapped():
+        return gs.DecentralizedDataParallel(
+            make_mlp(), OPTIMIZERS["adamw"], "base-k", algorithm=algorithm
+        )
+
+    def train(model, until):
+        while model.num_steps < until:
+            loss_of(model, rank(), model.num_steps).backward()
+
+    def first():
+        model = wrapped()
+        train(model, 3)
+        model.save(tmp_path)
+        states[rank()] = model.state_dict()
+        train(model, 6)
+        return flat(model)
+
+    def second():
+        model = wrapped()
+        if form == "folder":
+            model.load(tmp_path)
+        else:
+            model.load_state_dict(states[rank()])
+        train(model, 6)
+        return flat(model)
+
+    assert all(map(torch.equal, survivors(3, first), survivors(3, second)))
+
+
+def test_before_the_first_step_all_ranks_save_the_values_of_rank_0():
+    def work():
+        module = make_mlp()
+        with torch.no_grad():
+            module[0].bias.fill_(rank())
+        model = gs.DecentralizedDataParallel(module, OPTIMIZERS["sgd"])
+        return model.state_dict()["0.bias"]
+
+    assert all(bool((bias == 0).all()) for bias in survivors(3, work))
+
+
+def test_what_a_rank_writes_before_the_first_step_is_its_own():
+    def work():
+        model = gs.DecentralizedDataParallel(make_mlp(), OPTIMIZERS["sgd"], algorithm="local")
+        with model.write_parameters(), torch.no_grad():
+            model.module[0].bias.fill_(rank())
+        own = model.module[0].bias.detach().clone()
+        model(torch.ones(1, 8))
+        assert torch.equal(own, model.module[0].bias)
+        return own
+
+    assert [float(bias[0]) for bias in survivors(3, work)] == [0, 1, 2]
+
+
 def test_what_does_not_go_together_is_refused():
     def work():
         with pytest.raises(

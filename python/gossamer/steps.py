@@ -174,6 +174,12 @@ class EngineSteps(torch.nn.Module):
                 "different numbers of steps, allowed: to call finish(), and to wrap the module "
                 "again"
             )
+        if self._survival is not None:
+            raise _core.ConfigError(
+                f"parameters that are trained only now ({some(names)}), and survive=True, allowed: "
+                "to call finish(), and to wrap the module again; or to train them from the "
+                "beginning, with a learning rate of 0 at first"
+            )
         self._session.agree("the parameters that they begin to train", "\n".join(names))
         share_tensors(self._session, [p for _, p in new])
         has_started = old.has_started

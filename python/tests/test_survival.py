@@ -199,6 +199,21 @@ def test_what_a_rank_writes_before_the_first_step_is_its_own():
     assert [float(bias[0]) for bias in survivors(3, work)] == [0, 1, 2]
 
 
+def test_parameters_that_are_trained_later_are_refused():
+    def work():
+        module = make_mlp()
+        module[0].requires_grad_(False)
+        model = gs.DecentralizedDataParallel(module, OPTIMIZERS["sgd"])
+        loss_of(model, rank(), 0).backward()
+        module[0].requires_grad_(True)
+        model.optimizer.add_param_group({"params": list(module[0].parameters())})
+        with pytest.raises(gs.ConfigError, match=r"trained only now \(0.weight, 0.bias\)"):
+            loss_of(model, rank(), 1).backward()
+        return True
+
+    assert survivors(2, work) == [True, True]
+
+
 def test_what_does_not_go_together_is_refused():
     def work():
         with pytest.raises(

@@ -15,7 +15,7 @@ from .autograd import refuse_compiled_autograd
 from .average import GlobalAverage
 from .checks import check_module, describe_module, share_module
 from .clipping import Clipping, clipping_above
-from .distributed import Session, current_session, register_owner
+from .distributed import Session, current_session, owners_of, register_owner
 from .groups import WrappedOptimizer, first_needed_argument
 from .own_topologies import AnyTopology, engine_text, world_of
 from .parameters import EngineParameters
@@ -123,6 +123,8 @@ class DecentralizedDataParallel(EngineSteps):
             # What is left of training before belongs to no step.
             for p in trained.tensors:
                 p.grad = None
+        if session.is_elastic:
+            _refuse_second(session)
         # The others wait from here on for a rank that joins.
         session.join()
         super().__init__(session, module, trained, optimizer, engine_options, scaler)
@@ -285,11 +287,11 @@ class DecentralizedDataParallel(EngineSteps):
     def write_parameters(self) -> Iterator[None]:
         """Write parameters inside the scope. Collective; the next step mixes nothing."""
         self._check("write_parameters()")
-        self._adopt()
-        self._engine.drain()
         if self._survival is not None and not self._session.joins:
             # The first step gives all ranks the values of rank 0.
             self._survival.enter()
+        self._adopt()
+        self._engine.drain()
         self._scope = "write_parameters()"
         try:
             yield
@@ -406,8 +408,6 @@ class DecentralizedDataParallel(EngineSteps):
         self._state.from_dict(state)
         self._has_loaded()
 
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip by the norm of all gradients from the next step on.
     def _begin_call(self, call: str) -> bool:
         """Check whether the ranks can make a collective call.
 
@@ -419,6 +419,8 @@ class DecentralizedDataParallel(EngineSteps):
         self._check(call)
         return self._survival is not None and self._survival.begin_call(call)
 
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Clip by the norm of all gradients from the next step on.
 
         For the place of torch.nn.utils.clip_grad_norm_() in a loop: backward() has made the step,
         and its gradients are gone. The option grad_clip clips the first step as well. All ranks
@@ -566,6 +568,15 @@ class DecentralizedDataParallel(EngineSteps):
 
     def __reduce__(self) -> Any:
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
+
+
+def _refuse_second(session: Session) -> None:
+    if any(not owner._is_broken for owner in owners_of(session)):
+        raise ConfigError(
+            "the session has survive=True, and another wrapper trains in it already, allowed: one "
+            "wrapper at a time. Call finish() of the other one first, or put both modules into one "
+            "torch.nn.ModuleList"
+        )
 
 
 def _optimizer_of(optim_fn: Any, parameters: list[Any]) -> torch.optim.Optimizer:

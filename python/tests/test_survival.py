@@ -214,6 +214,27 @@ def test_parameters_that_are_trained_later_are_refused():
     assert survivors(2, work) == [True, True]
 
 
+def test_a_second_wrapper_comes_after_the_end_of_the_first():
+    def work():
+        own = rank()
+        first = gs.DecentralizedDataParallel(make_mlp(), OPTIMIZERS["sgd"], "base-k")
+        loss_of(first, own, 0).backward()
+        with pytest.raises(gs.ConfigError, match="another wrapper trains in it"):
+            gs.DecentralizedDataParallel(make_mlp(), OPTIMIZERS["sgd"], "base-k")
+        first.finish()
+        second = gs.DecentralizedDataParallel(make_mlp(), OPTIMIZERS["adamw"], "base-k")
+        for step in range(4):
+            if own == 1 and step == 2:
+                raise Death
+            loss_of(second, own, step).backward()
+        with second.global_average():
+            return flat(second)
+
+    ends = survivors(3, work)
+    assert len(ends) == 2
+    assert torch.equal(ends[0], ends[1])
+
+
 def test_what_does_not_go_together_is_refused():
     def work():
         with pytest.raises(

@@ -47,6 +47,8 @@ class WrappedOptimizer:
         self._told: list[Rule] | None = None
         rules = None if needs_own_step(optimizer) else rules_of(optimizer)
         self._kind = rules[0].kind if rules else ""
+        self.description = self._kind or type(optimizer).__name__
+        """What is equal on all ranks that train together."""
         self.rule = rules[0].text if rules else None
         """The engine's rule; None: the optimizer runs in Python."""
         self.sees_whole_step = self.rule is None and not steps_by_parameter(optimizer)

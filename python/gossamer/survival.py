@@ -283,14 +283,18 @@ class Survival:
                 "no rank of the run is left that has the model; begin it again from what was saved"
             )
         text, lines = describe_options(model._options, world_of(session))
-        session.agree("their models", describe_module(model.module))
-        session.agree("their options", lines)
+        # A rank that joins with something else ends, and the others go on without it.
+        has_new = any(one["joins"] for one in everyone)
+        agree = session.agree_with_first if has_new else session.agree
+        agree("their models", describe_module(model.module))
+        agree("their optimizers", model._optimizer.description)
+        agree("their options", lines)
         others = [*model._untrained(), *model.module.buffers()]
         is_beginning = all(one["steps"] == 0 for one in everyone)
         if is_beginning:
             # A rank that has trained nothing takes rank 0's values, as under other sessions.
             share_tensors(session, [*model._trained.tensors, *others])
-        elif any(one["joins"] for one in everyone):
+        elif has_new:
             share_tensors(session, others if self._joins else [t.clone() for t in others])
         model._resume(text, joins=self._joins)
         sampler = model._sampler

@@ -248,6 +248,14 @@ void add_session(nb::module_& module) {
           },
           "what"_a, "lines"_a, Free(),
           "Raise a ConfigError that names `what` if the ranks' lines differ. Collective.")
+      .def(
+          "agree_with_first",
+          [](const PySession& session, const std::string& what, const std::string& lines) {
+            gossamer::agree_with_first(session.communicator(), what, lines);
+          },
+          "what"_a, "lines"_a, Free(),
+          "Raise a ConfigError that names `what` on ranks whose lines differ from rank 0's. "
+          "Collective.")
       .def("broadcast", &broadcast, "memory"_a, Free())
       .def("average", &average, "values"_a, Free());
   module.def("open_sessions", &open, "backend"_a = "", "num_ranks"_a = 0, "node_size"_a = 0,

@@ -249,6 +249,9 @@ TEST(Participant, JoinsARunThatHasJustLostAMember) {
   joining.join();
   EXPECT_EQ(ids_of(all[0].epoch), (std::vector<MemberId>{0, 1, 2, 4})) << all[0].why;
   EXPECT_EQ(fresh->epoch(), all[0].epoch);
+  EXPECT_EQ(fresh->self(), 4);
+  EXPECT_EQ(fresh->rank(), 3);
+  EXPECT_EQ(fresh->epoch().num_voters, 3);
 }
 
 TEST(Participant, IsRefusedWhereItTrainsSomethingElse) {

@@ -95,6 +95,11 @@ class Session:
         Raise a ConfigError that names `what` if the ranks' lines differ. Collective.
         """
 
+    def agree_with_first(self, what: str, lines: str) -> None:
+        """
+        Raise a ConfigError that names `what` on ranks whose lines differ from rank 0's. Collective.
+        """
+
     def broadcast(self, memory: Sequence[tuple[int, int]]) -> None: ...
     def average(self, values: Sequence[tuple[int, int, str]]) -> None: ...
 

@@ -237,6 +237,43 @@ class DecentralizedDataParallel(EngineSteps):
                     self._arrived(i)
         self._end_step()
 
+    @contextlib.contextmanager
+    def join(self) -> Iterator[None]:
+        """Let the ranks have different numbers of batches inside the scope. Collective.
+
+        A rank that leaves its loop earlier makes the steps of the others without a gradient, until
+        all have left: it mixes, and updates nothing. Under "allreduce" the gradient of a step is
+        the mean over the ranks that have a batch, as that of PyTorch's DistributedDataParallel in
+        ``join(divide_by_initial_world_size=False)``. The ranks add up who has a batch in every
+        step, which costs one small message to and fro.
+
+        Raises
+        ------
+        ConfigError
+            With a scaler, in a session with survive=True, and where the ranks make different
+            numbers of steps anyway.
+        """
+        self._check("join()")
+        why = (
+            "the loss scale would count gradients that are not there: allowed without scaler="
+            if self._loss_scale is not None
+            else "ElasticSampler deals equally many batches there"
+            if self._session.is_elastic
+            else "the ranks of this algorithm make different numbers of steps anyway"
+            if self._engine.is_asynchronous
+            else ""
+        )
+        if why:
+            raise ConfigError(f"join(): {why}")
+        self._counts_batches = True
+        try:
+            yield
+            while self._count_batches(has_one=False) > 0:
+                self.finish_step()
+        finally:
+            self._counts_batches = False
+            self._engine.set_gradient_scale(self._gradient_scale or 1.0)
+
     def drain(self) -> None:
         """Wait for the exchanges under way. The next step still mixes in what has arrived."""
         self._engine.drain()

@@ -99,6 +99,8 @@ class EngineSteps(torch.nn.Module):
         self._scope = ""
         self._num_done = 0
         self._gradient_scale: float | None = None
+        self._counts_batches = False
+        """Whether ranks may have different numbers of batches now, and this one has one."""
         self._backward_ns = 0
         self._buckets: list[list[int]] = []
         self._first_pass: dict[int, int] | None = {}
@@ -243,9 +245,22 @@ class EngineSteps(torch.nn.Module):
         for i in sorted(num_gradients, key=lambda i: self._comes_late[i]):
             self._arrived(i)
 
+    def _count_batches(self, *, has_one: bool) -> int:
+        """Return how many ranks have a batch for the next step. Collective."""
+        num = int(self._session.sum([float(has_one)])[0])
+        if num > 0 and self._options["algorithm"] in ("allreduce", {"name": "allreduce"}):
+            # The engine's mean is over all ranks.
+            factor = self._session.world_size / num
+            self._engine.set_gradient_scale(factor * (self._gradient_scale or 1.0))
+        # The step of a rank without a batch counts no more.
+        self._counts_batches = has_one
+        return num
+
     def _begin_step(self) -> None:
         if self._survival is not None:
             self._survival.begin_step()
+        if self._counts_batches:
+            self._count_batches(has_one=True)
         self._take_in_changes()
         self._optimizer.begin_step()
         if self._loss_scale is not None:

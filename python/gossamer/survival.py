@@ -282,6 +282,9 @@ class Survival:
             raise _core.CommError(
                 "no rank of the run is left that has the model; begin it again from what was saved"
             )
+        if model._sampler is not None:
+            # Before what may still fail: no rank trains in this world before all know its places.
+            model._sampler.change([one["place"] for one in everyone if not one["joins"]])
         text, lines = describe_options(model._options, world_of(session))
         # A rank that joins with something else ends, and the others go on without it.
         has_new = any(one["joins"] for one in everyone)
@@ -297,9 +300,6 @@ class Survival:
         elif has_new:
             share_tensors(session, others if self._joins else [t.clone() for t in others])
         model._resume(text, joins=self._joins)
-        sampler = model._sampler
-        if sampler is not None:
-            sampler.change([one["place"] for one in everyone if not one["joins"]])
         self._joins = False
         self._has_silent = any(one["is_silent"] for one in everyone)
 

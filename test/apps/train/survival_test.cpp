@@ -119,13 +119,21 @@ struct LossyRun {
                                    Dataset{.train = samples, .validation = whole.validation}),
                                .observer = at_record,
                                .joins = joins});
-    loop.run(joins ? nullptr : folder_of_rank(world, folder.file("out"), config));
+    std::unique_ptr<RunFolder> out;
+    if (world.rank == 0 && !joins) {
+      out = std::make_unique<RunFolder>(folder.file("out"), config.resolved, IfFinished::kRefuse);
+    }
+    loop.run(std::move(out));
     return 0;
   }
 
   std::vector<nlohmann::json> records(const std::string& kind) {
-    std::vector<nlohmann::json> found = read_records(folder.file("out"));
-    std::erase_if(found, [&](const nlohmann::json& record) { return record["kind"] != kind; });
+    std::vector<nlohmann::json> found;
+    std::istringstream lines(read_file(folder.file("out/metrics.jsonl")));
+    for (std::string line; std::getline(lines, line);) {
+      nlohmann::json record = nlohmann::json::parse(line);
+      if (record["kind"] == kind) found.push_back(std::move(record));
+    }
     return found;
   }
 

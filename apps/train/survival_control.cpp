@@ -1,7 +1,9 @@
 #include "apps/train/survival_control.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "apps/train/agreement.hpp"
@@ -100,10 +102,11 @@ void SurvivalControl::enter(const Membership& membership) {
   setup_.logger = Logger(config_.comm.log_level(), concat("rank ", membership.world.rank));
   parts_.checkpoints.close_world();
   parts_.recorder.share_unwritten();
-  catch_up(membership.step);
-  introduce(membership);
+  const std::int64_t step = most_steps();
+  catch_up(step);
+  introduce(step);
   if (parts_.state.has_ended) return;
-  follow_first_rank(membership.step);
+  follow_first_rank(step);
   parts_.phases.enter_world();
   // A file of topologies may be another one on this host.
   agree_with_first(setup_.communicator, "their topologies", parts_.phases.topologies_text());
@@ -117,7 +120,7 @@ void SurvivalControl::enter(const Membership& membership) {
   }
   if (auto& timeline = runner.step_timeline()) {
     const std::int64_t restored = parts_.checkpoints.restored_step();
-    timeline->follow_world(membership.step - std::max<std::int64_t>(restored, 0));
+    timeline->follow_world(step - std::max<std::int64_t>(restored, 0));
   }
   take_over_folder();
   parts_.recorder.write_unwritten();
@@ -137,7 +140,16 @@ std::string SurvivalControl::description() const {
   return text + parts_.runner.model().core()->description();
 }
 
-void SurvivalControl::introduce(const Membership& membership) {
+std::int64_t SurvivalControl::most_steps() const {
+  std::int64_t most = -1;
+  const std::int64_t own = setup_.joins ? most : parts_.data.steps().own();
+  for (const std::string& text : setup_.communicator.all_gather(std::to_string(own))) {
+    most = std::max(most, static_cast<std::int64_t>(std::stoll(text)));
+  }
+  return most;
+}
+
+void SurvivalControl::introduce(std::int64_t step) {
   StepCount& steps = parts_.data.steps();
   Json mine = {{"joins", setup_.joins},
                {"saved", parts_.state.is_saved},
@@ -170,7 +182,7 @@ void SurvivalControl::introduce(const Membership& membership) {
     take_over_folder();
     parts_.checkpoints.leave_now();
   }
-  parts_.data.follow(first["changes"].get<std::vector<std::int64_t>>(), membership.step);
+  parts_.data.follow(first["changes"].get<std::vector<std::int64_t>>(), step);
 }
 
 void SurvivalControl::visit_common(StateVisitor& visitor) {

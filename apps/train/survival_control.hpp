@@ -86,8 +86,12 @@ class SurvivalControl {
   void go_on(const PeerLost& lost);
   /// Makes the steps alone that this rank lacks.
   void catch_up(std::int64_t step);
-  /// Collective: the ranks learn from rank 0 how the run has gone so far.
-  void introduce(const Membership& membership);
+  /// Collective: the most steps that a rank of this world has made; -1 if all ranks join.
+  /// Membership::step may be larger: it counts steps that only a lost rank has made, and the ranks
+  /// that are left would pass a step before they gather its figures.
+  [[nodiscard]] std::int64_t most_steps() const;
+  /// Collective: the ranks learn from rank 0 how the run has gone so far. `step`: most_steps().
+  void introduce(std::int64_t step);
   /// Collective. What the ranks have in common becomes rank 0's.
   void follow_first_rank(std::int64_t step);
   void visit_common(StateVisitor& visitor);

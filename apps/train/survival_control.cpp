@@ -102,11 +102,12 @@ void SurvivalControl::enter(const Membership& membership) {
   setup_.logger = Logger(config_.comm.log_level(), concat("rank ", membership.world.rank));
   parts_.checkpoints.close_world();
   parts_.recorder.share_unwritten();
-  const std::int64_t step = most_steps();
+  const Furthest furthest = find_furthest();
+  const std::int64_t step = furthest.step;
   catch_up(step);
   introduce(step);
   if (parts_.state.has_ended) return;
-  follow_first_rank(step);
+  follow(furthest);
   parts_.phases.enter_world();
   // A file of topologies may be another one on this host.
   agree_with_first(setup_.communicator, "their topologies", parts_.phases.topologies_text());
@@ -140,13 +141,14 @@ std::string SurvivalControl::description() const {
   return text + parts_.runner.model().core()->description();
 }
 
-std::int64_t SurvivalControl::most_steps() const {
-  std::int64_t most = -1;
-  const std::int64_t own = setup_.joins ? most : parts_.data.steps().own();
-  for (const std::string& text : setup_.communicator.all_gather(std::to_string(own))) {
-    most = std::max(most, static_cast<std::int64_t>(std::stoll(text)));
+SurvivalControl::Furthest SurvivalControl::find_furthest() const {
+  const Json own = {setup_.joins ? -1 : parts_.data.steps().own(), parts_.state.is_recorded};
+  std::vector<std::pair<std::int64_t, bool>> ranks;
+  for (const std::string& text : setup_.communicator.all_gather(own.dump())) {
+    ranks.push_back(Json::parse(text));
   }
-  return most;
+  const auto most = std::ranges::max_element(ranks);
+  return {.step = most->first, .rank = static_cast<int>(most - ranks.begin())};
 }
 
 void SurvivalControl::introduce(std::int64_t step) {
@@ -194,7 +196,7 @@ void SurvivalControl::visit_common(StateVisitor& visitor) {
   parts_.state.is_recorded = is_recorded != 0;
 }
 
-void SurvivalControl::follow_first_rank(std::int64_t step) {
+void SurvivalControl::follow(const Furthest& furthest) {
   StepCount& steps = parts_.data.steps();
   TrainingWindow& window = parts_.runner.window();
   SharedNumbers numbers;
@@ -209,11 +211,12 @@ void SurvivalControl::follow_first_rank(std::int64_t step) {
     numbers.number("recovery", recovery_s_);
   };
   visit();
-  // In this mean rank 0 alone counts.
-  numbers.share(setup_.communicator, setup_.is_first() ? setup_.world.size : 0.0);
+  // In this mean one rank alone counts.
+  const bool counts = setup_.world.rank == furthest.rank;
+  numbers.share(setup_.communicator, counts ? setup_.world.size : 0.0);
   visit();
-  steps.follow(step, settled);
-  // Rank 0 has written a record of steps that this rank would count again.
+  steps.follow(furthest.step, settled);
+  // There is a record of steps that this rank would count again.
   if (window.steps > window_steps) window = {};
   if (setup_.joins) parts_.recorder.set_elapsed(elapsed);
 }

@@ -86,14 +86,21 @@ class SurvivalControl {
   void go_on(const PeerLost& lost);
   /// Makes the steps alone that this rank lacks.
   void catch_up(std::int64_t step);
-  /// Collective: the most steps that a rank of this world has made; -1 if all ranks join.
-  /// Membership::step may be larger: it counts steps that only a lost rank has made, and the ranks
-  /// that are left would pass a step before they gather its figures.
-  [[nodiscard]] std::int64_t most_steps() const;
-  /// Collective: the ranks learn from rank 0 how the run has gone so far. `step`: most_steps().
+  /// The rank that has come furthest before any rank catches up: it has made the most steps, and
+  /// has recorded the last of them if a rank has.
+  struct Furthest {
+    /// -1: all ranks join. Membership::step may be larger, because it counts steps that only a lost
+    /// rank has made. The ranks that are left would pass a step before they gather its figures.
+    std::int64_t step = 0;
+    /// The lowest such rank.
+    int rank = 0;
+  };
+  /// Collective.
+  [[nodiscard]] Furthest find_furthest() const;
+  /// Collective: the ranks learn from rank 0 how the run has gone so far. `step`: Furthest::step.
   void introduce(std::int64_t step);
-  /// Collective. What the ranks have in common becomes rank 0's.
-  void follow_first_rank(std::int64_t step);
+  /// Collective. What the ranks have in common becomes that of the furthest rank.
+  void follow(const Furthest& furthest);
   void visit_common(StateVisitor& visitor);
   /// On rank 0: has the folder, perhaps in place of a rank that is lost.
   void take_over_folder();

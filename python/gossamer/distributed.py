@@ -208,6 +208,11 @@ def initialize_dist(
         _state.num_meetings += 1
         session, _state.store = meet(settings, store)
         if session is None:
+            if not survive and not backend and os.environ.get("GOSSAMER_JOIN"):
+                raise _core.ConfigError(
+                    "initialize_dist: survive: is False, and GOSSAMER_JOIN names a run to join, "
+                    "allowed: survive=True. This process would train alone"
+                )
             (session,) = _core.open_sessions(backend, 0, 0, timeout_s)
         session.shares_memory = shared_memory
         _state.of_process = session

@@ -395,6 +395,15 @@ def test_a_rank_that_joins_has_all_that_the_others_have(script, evaluates):
     assert steps[0] > 1
 
 
+def test_a_rank_that_joins_must_survive(tmp_path):
+    path = tmp_path / "alone.py"
+    path.write_text("import gossamer as gs\ngs.initialize_dist()\n")
+    process = launch(path, options=("-n", "1", "--join", "127.0.0.1:1"))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "allowed: survive=True" in errors
+
+
 def test_ranks_end_with_their_launcher(script):
     process = launch(script, "after", "1000000", options=("-n", "1"))
     assert "step" in process.stdout.readline()

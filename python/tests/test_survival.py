@@ -374,6 +374,21 @@ def test_a_killed_process_costs_the_example_no_other():
     assert float(accuracy) > 0.85
 
 
+def test_a_rank_that_joins_with_another_model_costs_no_other(script, tmp_path):
+    other = tmp_path / "other.py"
+    other.write_text(LOOP.replace("make_mlp(), lambda", "torch.nn.Linear(8, 3), lambda"))
+    process = launch(script, "never", "30", "waits", options=("-n", "2"))
+    place = re.search(r"--join (\S+)", process.stderr.readline())
+    for path, code in ((other, 2), (script, 0)):
+        joining = launch(path, "never", "30", options=("-n", "1", "--join", place[1]))
+        _, new_errors = joining.communicate(timeout=120)
+        assert joining.returncode == code, new_errors
+        assert ("the ranks differ in their models" in new_errors) == (code == 2)
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert ends_of(out)["0"].split(" ", 1)[1].startswith("[0, 1, 3] ")
+
+
 @pytest.mark.parametrize("evaluates", ["before", "after"])
 def test_a_rank_that_joins_has_all_that_the_others_have(script, evaluates):
     process = launch(script, evaluates, "50", "waits", options=("-n", "1"))

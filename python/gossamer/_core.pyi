@@ -59,6 +59,9 @@ class Session:
     def check(self) -> None:
         """Raise PeerLost if ranks are lost, or wait to join."""
 
+    def refuse_calls(self, refuses: bool) -> None:
+        """Have collective calls raise PeerLost from now on, or make them again."""
+
     def reconfigure(self, step: int) -> int: ...
     @property
     def rank(self) -> int: ...

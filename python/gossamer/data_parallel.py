@@ -125,6 +125,7 @@ class DecentralizedDataParallel(EngineSteps):
                 p.grad = None
         if session.is_elastic:
             _refuse_second(session)
+        joins = session.joins and session.rank < 0
         # The others wait from here on for a rank that joins.
         session.join()
         super().__init__(session, module, trained, optimizer, engine_options, scaler)
@@ -153,7 +154,7 @@ class DecentralizedDataParallel(EngineSteps):
                     "options: timeline records the same ranks from step to step, and this session "
                     "has survive=True, allowed: one of the two"
                 )
-            self._survival = Survival(self)
+            self._survival = Survival(self, joins=joins)
         self._engine.before_step()
         # The ranks of an asynchronous algorithm end it together, so it must live that long.
         register_owner(self, keep=self._engine.is_asynchronous)
@@ -381,8 +382,9 @@ class DecentralizedDataParallel(EngineSteps):
         command line program, too, but for what only the program knows, such as its place in the
         data.
         """
-        if self._begin_call("load()"):
+        if self._has_state_of_others():
             return
+        self._begin_call("load()")
         self._state.load(folder, self._session.rank)
         self._has_loaded()
 
@@ -440,21 +442,24 @@ class DecentralizedDataParallel(EngineSteps):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # type: ignore[override]
         """Go on from what state_dict() has returned on this rank, as load() does."""
-        if self._begin_call("load_state_dict()"):
+        if self._has_state_of_others():
             return
+        self._begin_call("load_state_dict()")
         self._state.from_dict(state)
         self._has_loaded()
 
-    def _begin_call(self, call: str) -> bool:
-        """Check whether the ranks can make a collective call.
-
-        Returns
-        -------
-        bool
-            Whether this rank has joined a run, and has no state but that of the others.
-        """
+    def _begin_call(self, call: str) -> None:
+        """Check whether the ranks can make a collective call."""
         self._check(call)
-        return self._survival is not None and self._survival.begin_call(call)
+        if self._survival is not None:
+            self._survival.begin_call(call)
+
+    def _has_state_of_others(self) -> bool:
+        """Whether this rank has joined a run, and has no state but that of the others."""
+        if self._survival is None:
+            return False
+        self._survival.enter()
+        return self._survival.is_fresh
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Clip by the norm of all gradients from the next step on.

@@ -68,19 +68,21 @@ class Survival:
     ----------
     model
         The wrapper, which owns this object.
+    joins
+        Whether this rank has just joined a run, and has no model yet.
     """
 
-    def __init__(self, model: DecentralizedDataParallel) -> None:
+    def __init__(self, model: DecentralizedDataParallel, *, joins: bool) -> None:
         self._model = model
         self._session = model.session
         self._has_entered = False
-        self._joins = self._session.joins
+        self._joins = joins
         """This rank has not got the model yet."""
-        self._is_silent = self._joins
+        self._is_silent = joins
         """This rank has joined, and the others have not begun a step since then."""
         self._has_silent = False
         """A rank is silent."""
-        self._is_fresh = self._joins
+        self._is_fresh = joins
         """This rank has joined, and has made no step since then."""
         self._step_of_all: int | None = None
         """The steps that this rank has to make alone before it resumes; None: it has resumed."""
@@ -88,6 +90,7 @@ class Survival:
         self._reason = ""
         self._last_step = time.monotonic()
         self._has_ended = False
+        self._leave_to_user()
 
     @property
     def has_newcomers(self) -> bool:
@@ -101,29 +104,30 @@ class Survival:
         if self._has_entered:
             return
         self._has_entered = True
+        self._session.refuse_calls(False)
         try:
             self._resume()
             self._tell()
         except _core.PeerLost as lost:
             self._recover(str(lost))
         self._serve()
+        self._leave_to_user()
 
-    def begin_call(self, call: str) -> bool:
-        """Begin, before a collective call that ranks do not make with one that has just joined.
-
-        Returns
-        -------
-        bool
-            Whether this rank has joined and made no step since.
-        """
+    def begin_call(self, call: str) -> None:
+        """Begin, before a collective call that ranks do not make with one that has just joined."""
         self.enter()
-        if self._has_silent:
+        if self._has_silent or self._is_fresh:
             raise _core.PeerLost(f"{call} while a rank joins, allowed: after the next step")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this rank has joined, and has made no step since then."""
         return self._is_fresh
 
     def begin_step(self) -> None:
         """Let processes in that ask to join."""
         self.enter()
+        self._session.refuse_calls(False)
         self._announce(None)
         if self._step_of_all is None:
             self._session.admit(True)
@@ -137,12 +141,10 @@ class Survival:
             try:
                 self._session.admit(False)
                 self._session.check()
-                self._last_step = time.monotonic()
-                return
             except _core.PeerLost as lost:
-                reason = str(lost)
-            self._recover(reason)
+                self._recover(str(lost))
         self._last_step = time.monotonic()
+        self._leave_to_user()
 
     def together(
         self, call: Mapping[str, Any] | None, work: Callable[[], Result], undo: Callable[[], None]
@@ -171,6 +173,7 @@ class Survival:
         self.enter()
         if self._is_fresh and call is not None:
             return None
+        self._session.refuse_calls(False)
         while True:
             try:
                 self._announce(call)
@@ -190,6 +193,7 @@ class Survival:
         # All ranks have done the work: the next step finds a loss.
         with contextlib.suppress(_core.PeerLost):
             self._session.barrier()
+        self._leave_to_user()
         return result
 
     def end(self) -> None:
@@ -202,6 +206,12 @@ class Survival:
             self.together(None, self._model._engine.finish, _nothing)
         except _core.CommError as error:
             _logger.info("ends without the others: %s", error)
+        self._is_fresh = False
+        self._leave_to_user()
+
+    def _leave_to_user(self) -> None:
+        """Have the user's own collective calls fail where a rank that joins would miss them."""
+        self._session.refuse_calls(self._has_silent or self._is_fresh)
 
     # Ranks that have joined, until the others begin a step.
 

@@ -150,6 +150,13 @@ double PySession::goodput() const {
   return std::clamp(1.0 - recovery_s_ / std::max(elapsed.count(), 1e-9), 0.0, 1.0);
 }
 
+Communicator& PySession::called() const {
+  Communicator& communicator = this->communicator();
+  if (!refuses_calls_) return communicator;
+  throw PeerLost({.rank = world().rank, .label = {.what = "communication"}},
+                 "a rank joins, allowed: after the next step");
+}
+
 DeviceTransport& PySession::wires(Device device, const TransportChoice& choice,
                                   const Logger& logger) {
   const std::string key = concat(to_string(device), " ", choice.exchange, " ", choice.share);
@@ -212,6 +219,8 @@ void add_session(nb::module_& module) {
       .def(
           "check", [](const PySession& session) { session.communicator().check(); }, Free(),
           "Raise PeerLost if ranks are lost, or wait to join.")
+      .def("refuse_calls", &PySession::refuse_calls, "refuses"_a,
+           "Have collective calls raise PeerLost from now on, or make them again.")
       .def("reconfigure", &PySession::reconfigure, "step"_a, Free())
       .def_prop_ro("rank", [](const PySession& session) { return session.world().rank; })
       .def_prop_ro("world_size", [](const PySession& session) { return session.world().size; })
@@ -226,32 +235,32 @@ void add_session(nb::module_& module) {
       .def("close", &PySession::close, Free(), "Leave the world. All ranks call it.")
       .def("abort", &PySession::abort, "code"_a, "reason"_a, Free())
       .def(
-          "barrier", [](const PySession& session) { session.communicator().barrier(); }, Free(),
+          "barrier", [](const PySession& session) { session.called().barrier(); }, Free(),
           "Wait until all ranks have come here. Collective.")
       .def(
           "all_gather",
           [](const PySession& session, const std::string& text) {
-            return session.communicator().all_gather(text);
+            return session.called().all_gather(text);
           },
           "text"_a, Free(), "Return the texts of all ranks, by rank. Collective.")
       .def(
           "sum",
           [](const PySession& session, std::vector<double> numbers) {
-            return sum_over_ranks(session.communicator(), std::move(numbers));
+            return sum_over_ranks(session.called(), std::move(numbers));
           },
           "numbers"_a, Free(),
           "Return sums over all ranks, with the same bits on all of them. Collective.")
       .def(
           "agree",
           [](const PySession& session, const std::string& what, const std::string& lines) {
-            gossamer::agree(session.communicator(), what, lines);
+            gossamer::agree(session.called(), what, lines);
           },
           "what"_a, "lines"_a, Free(),
           "Raise a ConfigError that names `what` if the ranks' lines differ. Collective.")
       .def(
           "agree_with_first",
           [](const PySession& session, const std::string& what, const std::string& lines) {
-            gossamer::agree_with_first(session.communicator(), what, lines);
+            gossamer::agree_with_first(session.called(), what, lines);
           },
           "what"_a, "lines"_a, Free(),
           "Raise a ConfigError that names `what` on ranks whose lines differ from rank 0's. "

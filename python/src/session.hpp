@@ -61,6 +61,10 @@ class PySession {
 
   /// Throws std::logic_error after close() and abort(), and in a child of fork().
   [[nodiscard]] Communicator& communicator() const { return open().communicator(); }
+  /// The communicator, for a collective call of the user's. Throws PeerLost while refuse_calls().
+  [[nodiscard]] Communicator& called() const;
+  /// While true, a rank that joins takes no part in collective calls of the user's, so they throw.
+  void refuse_calls(bool refuses) { refuses_calls_ = refuses; }
   /// How the ranks exchange the memory of a device. Collective with a device and a choice that the
   /// session has not had before. Throws as DeviceTransport.
   DeviceTransport& wires(Device device, const TransportChoice& choice, const Logger& logger);
@@ -118,6 +122,7 @@ class PySession {
   std::map<std::string, DeviceTransport> wires_;
   double timeout_s_;
   bool is_open_ = true;
+  bool refuses_calls_ = false;
   bool shares_memory_ = true;
   /// A child of fork() lacks the parent's threads, so it can neither use nor destroy the session.
   HomeProcess home_;

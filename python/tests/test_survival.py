@@ -276,7 +276,7 @@ def test_options_that_cannot_be_are_refused(arguments, text):
 # Ranks that are processes.
 
 LOOP = """
-import os, sys
+import os, sys, time
 import torch
 import gossamer as gs
 from conftest import flat, loss_of, make_mlp
@@ -306,13 +306,27 @@ def note(change):
 
 model.session.on_change(note)
 
+lost = 0
+
+def sum_of_ranks():
+    # Right after a rank has joined, and before its first step, no rank makes the call.
+    global lost
+    try:
+        model.session.sum([1.0])
+    except gs.PeerLost:
+        lost += 1
+
 def evaluate():
     with model.global_average() as distance:
         evaluations.append(model.num_steps)
 
 while last is None or model.num_steps < last:
+    if last is None:
+        # Nobody reads yet what the ranks print.
+        time.sleep(0.01)
     if evaluates == "before" and model.num_steps % 3 == 0:
         evaluate()
+    sum_of_ranks()
     loss_of(model, max(rank, 0), model.num_steps).backward()
     total.total += 1
     if evaluates == "after" and model.num_steps % 3 == 0:
@@ -321,6 +335,7 @@ while last is None or model.num_steps < last:
 with model.global_average():
     mean = flat(model).double().sum().item()
 rate = model.optimizer.param_groups[0]["lr"]
+assert lost <= 3
 end = f"{model.num_steps} {model.session.members} {mean:.9f} {rate:.9f} {total.total}"
 print(me, "end", end, flush=True)
 """

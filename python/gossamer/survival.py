@@ -78,7 +78,7 @@ class Survival:
         self._has_entered = False
         self._joins = joins
         """This rank has not got the model yet."""
-        self._is_silent = joins
+        self._is_silent = self._lacks_numbers = joins
         """This rank has joined, and the others have not begun a step since then."""
         self._has_silent = False
         """A rank is silent."""
@@ -221,8 +221,7 @@ class Survival:
             try:
                 self._session.all_gather(json.dumps({"call": call}))
                 if call is None:
-                    _from_first(self._session, self._model._numbers)
-                    self._has_silent = False
+                    self._take_numbers()
                 return
             except _core.PeerLost as lost:
                 self._recover(str(lost))
@@ -237,17 +236,23 @@ class Survival:
                 # The rank 0 has not joined just now.
                 call = told[0]["call"]
                 if call is None:
-                    numbers = _from_first(self._session, self._model._numbers)
-                    self._model._take_numbers(numbers)
-                    self._is_silent = self._has_silent = False
+                    self._take_numbers()
+                    self._is_silent = False
                     return
                 self._model._serve(call)
                 self._session.barrier()
             except _core.PeerLost as lost:
                 self._recover(str(lost))
                 if self._step_of_all is not None:
-                    # The others have begun a step.
-                    self._is_silent = self._has_silent = False
+                    # The others have begun a step. This rank gets the numbers before the next one.
+                    self._is_silent = False
+
+    def _take_numbers(self) -> None:
+        """Get rank 0's numbers, on a rank that lacks them. Collective."""
+        numbers = _from_first(self._session, self._model._numbers)
+        if self._lacks_numbers:
+            self._model._take_numbers(numbers)
+        self._lacks_numbers = self._has_silent = False
 
     # The rules.
 
@@ -311,7 +316,7 @@ class Survival:
             share_tensors(session, others if self._joins else [t.clone() for t in others])
         model._resume(text, joins=self._joins)
         self._joins = False
-        self._has_silent = any(one["is_silent"] for one in everyone)
+        self._has_silent = any(one["lacks_numbers"] for one in everyone)
 
     def _words(self, steps: int) -> dict[str, Any]:
         sampler = self._model._sampler
@@ -319,7 +324,7 @@ class Survival:
             # A rank that joins has no place in the data yet.
             "place": None if sampler is None or self._joins else sampler.place(),
             "joins": self._joins,
-            "is_silent": self._is_silent,
+            "lacks_numbers": self._lacks_numbers,
             "steps": steps,
         }
 

@@ -78,10 +78,12 @@ class Survival:
         self._has_entered = False
         self._joins = joins
         """This rank has not got the model yet."""
-        self._is_silent = self._lacks_numbers = joins
+        self._is_silent = joins
         """This rank has joined, and the others have not begun a step since then."""
+        self._lacks_numbers = joins
+        """This rank has not got rank 0's numbers yet."""
         self._has_silent = False
-        """A rank is silent."""
+        """A rank lacks the numbers, and so may be silent."""
         self._is_fresh = joins
         """This rank has joined, and has made no step since then."""
         self._step_of_all: int | None = None

@@ -120,6 +120,17 @@ TEST(NcclFailure, DoesNotCountTheTimeOfThisRanksOwnComputing) {
   EXPECT_EQ(errors[1], "");
 }
 
+TEST(NcclFailure, TellsWhatTheLibrarySays) {
+  const auto errors = errors_of_two(60.0, [](Communicator& communicator, Stream& stream,
+                                             FakeNccl& nccl, int rank) {
+    if (rank == 1) return;
+    const Buffer mine = stream.allocate(4, DType::kFloat32);
+    nccl.set_error("remote process exited");
+    communicator.broadcast(mine.block(), 0, {.label = {.what = "broadcast of the model"}}).wait();
+  });
+  EXPECT_NE(errors[0].find("remote process exited"), std::string::npos) << errors[0];
+}
+
 TEST(NcclFailure, IsNoticedWhileNobodyCalls) {
   const auto errors =
       errors_of_two(60.0, [](Communicator& communicator, Stream& stream, FakeNccl& nccl, int rank) {

@@ -390,9 +390,9 @@ class DecentralizedDataParallel(EngineSteps):
 
     @property
     def has_newcomers(self) -> bool:
-        """Whether a rank joins the run at this moment, and has not begun its first step.
+        """Whether a rank joins the run now, or this rank makes steps alone that it lacks.
 
-        It takes no part in the other ranks' collective calls before that, but for global_average().
+        Ranks then make no collective calls together before the next step, but for global_average().
         """
         return self._survival is not None and self._survival.has_newcomers
 

@@ -96,8 +96,8 @@ class Survival:
 
     @property
     def has_newcomers(self) -> bool:
-        """Whether a rank has joined, and has not begun its first step."""
-        return self._has_silent or self._is_fresh
+        """Whether a rank has joined and not begun its first step, or this rank lacks steps."""
+        return self._has_silent or self._is_fresh or self._step_of_all is not None
 
     # The protocol.
 
@@ -118,7 +118,7 @@ class Survival:
     def begin_call(self, call: str) -> None:
         """Begin, before a collective call that ranks do not make with one that has just joined."""
         self.enter()
-        if self._has_silent or self._is_fresh:
+        if self.has_newcomers:
             raise _core.PeerLost(f"{call} while a rank joins, allowed: after the next step")
 
     @property
@@ -212,8 +212,8 @@ class Survival:
         self._leave_to_user()
 
     def _leave_to_user(self) -> None:
-        """Have the user's own collective calls fail where a rank that joins would miss them."""
-        self._session.refuse_calls(self._has_silent or self._is_fresh)
+        """Have the user's own collective calls fail where other ranks would miss them."""
+        self._session.refuse_calls(self.has_newcomers)
 
     # Ranks that have joined, until the others begin a step.
 

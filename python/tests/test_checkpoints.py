@@ -169,7 +169,6 @@ def test_a_checkpoint_of_lost_ranks_is_given_up(tmp_path):
 
     assert [n for n in gs.run_threads(3, work, survive=True) if n is not None] == [10, 10]
     assert names_in(tmp_path)[-1] == "step-000000010"
-    assert not [name for name in names_in(tmp_path) if name.startswith(".")]
     assert len(names_in(tmp_path / "step-000000010")) == 5
 
     def second():
@@ -178,6 +177,8 @@ def test_a_checkpoint_of_lost_ranks_is_given_up(tmp_path):
         return model.num_steps
 
     assert gs.run_threads(2, second) == [10, 10]
+    # The dead rank may have written into a staging folder after the others had removed it.
+    assert not [name for name in names_in(tmp_path) if name.startswith(".")]
 
 
 LOOP = """

@@ -80,8 +80,8 @@ def test_a_loop_goes_on_when_a_rank_dies(algorithm, optimizer, victim):
     for members, changes, mean, epoch in ends:
         assert members == left
         assert [(c.lost, c.joined, c.members) for c in changes] == [([victim], [], left)]
-        # The others may be a step behind the dead rank, and under outer a period ahead.
-        assert 4 <= changes[0].step <= 12
+        # The others may be steps behind the dead rank, and under outer a period ahead.
+        assert 0 < changes[0].step <= 12
         assert epoch == 1
         assert torch.equal(mean, ends[0][2])
         assert bool(mean.isfinite().all())

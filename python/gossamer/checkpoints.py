@@ -239,7 +239,7 @@ class Checkpoints:
         if session.joins:
             return None
         self._belong_to(session)
-        newest = _on_first(session, lambda: self._newest(session.world_size))
+        newest = _on_first(session, self._newest)
         if newest is None:
             return None
         path, size = newest["path"], newest["world_size"]
@@ -261,7 +261,7 @@ class Checkpoints:
         extra = own.get("extra")
         return {} if extra is None else extra
 
-    def _newest(self, world_size: int) -> dict[str, Any] | None:
+    def _newest(self) -> dict[str, Any] | None:
         if not os.path.isdir(self.folder):
             return None
         for name in os.listdir(self.folder):
@@ -313,11 +313,10 @@ class _Saving:
         errors = [part["error"] for part in parts if "error" in part]
         files = {name: tuple(d) for part in parts for name, d in part.get("files", {}).items()}
         path = os.path.join(self._folder, _core.checkpoint_name(self.step))
-        complete = None if errors else lambda: self._complete(path, files)
         try:
             if errors:
                 raise _core.CheckpointError(errors[0])
-            _on_first(self.session, complete)
+            _on_first(self.session, lambda: self._complete(path, files))
         except _core.CheckpointError:
             if self._rank == 0:
                 shutil.rmtree(self._staging, ignore_errors=True)
@@ -348,10 +347,10 @@ def _remove(folder: str, path: str) -> None:
     shutil.rmtree(removed, ignore_errors=True)
 
 
-def _on_first(session: Session, work: Callable[[], Any] | None) -> Any:
+def _on_first(session: Session, work: Callable[[], Any]) -> Any:
     """Return what `work` returns on rank 0; its error on all ranks. Collective."""
     told: dict[str, Any] = {}
-    if session.rank == 0 and work is not None:
+    if session.rank == 0:
         try:
             told["value"] = work()
         except (OSError, RuntimeError, ValueError) as error:

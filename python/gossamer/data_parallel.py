@@ -124,7 +124,7 @@ class DecentralizedDataParallel(EngineSteps):
             for p in trained.tensors:
                 p.grad = None
         if session.is_elastic:
-            _refuse_second(session)
+            _check_elastic(session, engine_options, scaler)
         joins = session.joins and session.rank < 0
         # The others wait from here on for a rank that joins.
         session.join()
@@ -144,16 +144,6 @@ class DecentralizedDataParallel(EngineSteps):
             self._registered,
         )
         if session.is_elastic:
-            if scaler is not None:
-                raise ConfigError(
-                    "scaler: its scale is counted by ranks that stay the same, and this session "
-                    "has survive=True, allowed: bfloat16, which needs no scaler"
-                )
-            if engine_options.get("timeline"):
-                raise ConfigError(
-                    "options: timeline records the same ranks from step to step, and this session "
-                    "has survive=True, allowed: one of the two"
-                )
             self._survival = Survival(self, joins=joins)
         self._engine.before_step()
         # The ranks of an asynchronous algorithm end it together, so it must live that long.
@@ -612,8 +602,20 @@ class DecentralizedDataParallel(EngineSteps):
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
 
 
-def _refuse_second(session: Session) -> None:
-    if any(not owner._is_broken for owner in owners_of(session)):
+def _check_elastic(session: Session, options: Mapping[str, Any], scaler: GradScaler | None) -> None:
+    """Refuse what cannot go on without lost ranks, before a rank that joins stops the others."""
+    if scaler is not None:
+        raise ConfigError(
+            "scaler: its scale is counted by ranks that stay the same, and this session has "
+            "survive=True, allowed: bfloat16, which needs no scaler"
+        )
+    if options.get("timeline"):
+        raise ConfigError(
+            "options: timeline records the same ranks from step to step, and this session has "
+            "survive=True, allowed: one of the two"
+        )
+    wrappers = [o for o in owners_of(session) if isinstance(o, DecentralizedDataParallel)]
+    if any(not wrapper._is_broken for wrapper in wrappers):
         raise ConfigError(
             "the session has survive=True, and another wrapper trains in it already, allowed: one "
             "wrapper at a time. Call finish() of the other one first, or put both modules into one "

@@ -86,8 +86,7 @@ class TrainingState:
     def copy(self, more: Mapping[str, Any]) -> StateCopy:
         """Return a copy of the state, and of more that Python alone knows. Collective."""
         # First, because it may be refused.
-        own = self.of_python() | {key: plain(value) for key, value in more.items()}
-        check_readable(own)
+        own = self.of_python(more)
         file = io.BytesIO()
         torch.save(own, file)
         # Copies live as long as the engine reads them.
@@ -172,8 +171,8 @@ class TrainingState:
         found += self._module.named_buffers()
         return [_OtherTensor(name, tensor, on_host(tensor).contiguous()) for name, tensor in found]
 
-    def of_python(self) -> dict[str, Any]:
-        """Return what Python alone knows: numbers of the optimizer, the schedule and the run."""
+    def of_python(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return what Python alone knows: numbers of optimizer, schedule and run, and `more`."""
         own = {"optimizer": plain(self._optimizer.state_dict())}
         if self._lr_scheduler is not None:
             own["lr_scheduler"] = plain(self._lr_scheduler.state_dict())
@@ -185,6 +184,7 @@ class TrainingState:
             "world_size": self._session.world_size,
             "steps": int(self._engine.metrics()["steps"]),
         }
+        own |= {key: plain(value) for key, value in (more or {}).items()}
         check_readable(own)
         return own
 

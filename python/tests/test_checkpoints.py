@@ -181,6 +181,18 @@ def test_a_checkpoint_of_lost_ranks_is_given_up(tmp_path):
     assert not [name for name in names_in(tmp_path) if name.startswith(".")]
 
 
+def test_a_second_wrapper_may_follow_in_a_session_that_has_saved(tmp_path):
+    def work():
+        for _ in range(2):
+            model = make()
+            train(model, 2)
+            gs.Checkpoints(tmp_path).save(model)
+            model.finish()
+        return True
+
+    assert gs.run_threads(2, work, survive=True) == [True, True]
+
+
 LOOP = """
 import os, sys
 import torch

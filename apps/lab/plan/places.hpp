@@ -1,6 +1,6 @@
 #pragma once
-// The topologies that the rows of a plan stand on: those that fit the world, with options that suit
-// it, and the rounds that each needs.
+// The topologies that the rows of a plan stand on. Each of them fits the world, and has options
+// that suit the world. A place also has the number of rounds that its topology needs.
 
 #include <memory>
 #include <optional>
@@ -37,7 +37,8 @@ struct Place {
   std::optional<RoundCount> rounds;
 };
 
-/// Of topologies that are alike, the first one is advised.
+/// The places of all topologies that fit. Where topologies are alike, the plan advises the first
+/// one.
 std::vector<Place> places_for(const PlanOptions& options);
 /// What the far averages in pairs follow; null: it does not fit.
 const Place* pair_place(const std::vector<Place>& places);

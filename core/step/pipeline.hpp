@@ -34,8 +34,9 @@
 // remaining ranks:
 //
 //   communicator.check() throws PeerLost, or a collective call between two steps does
-//   detach(); membership = communicator.elastic()->reconfigure(steps);
-//   for each step that is missing: catch_up(membership.step), and the step; resume()
+//   detach(); communicator.elastic()->reconfigure(steps);
+//   most = the most steps that a member of the new world has made (an all-gather)
+//   for each step that is missing: catch_up(most), and the step; resume()
 //
 // Commits: an algorithm whose ranks have equal models after every step (allreduce) must update on
 // all ranks or on none. Where communicators are elastic, a step has these stages:

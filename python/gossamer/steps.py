@@ -220,6 +220,8 @@ class EngineSteps(torch.nn.Module):
 
     def _begin_backward(self) -> None:
         self._check("backward()")
+        if self._survival is not None:
+            self._survival.check_entered()
         self._in_backward = True
         if not self._accumulating:
             self._begin_step()

@@ -53,8 +53,8 @@ class Survival:
     A change of the members follows these rules. In the example rank 2 of three ranks dies:
 
     1. The exchanges of step 7 fail on ranks 0 and 1. The step goes on without them.
-    2. After the step both ranks agree on a world of two. Rank 0 has made 8 steps, and rank 1 has
-       made 7.
+    2. After the step both ranks agree on a world of two, and tell each other how many steps they
+       have made. Rank 0 has made 8 steps, and rank 1 has made 7.
     3. Rank 1 returns from backward(), and makes step 8 alone in the user's loop. Rank 0 waits.
     4. After step 8 of rank 1 both ranks resume. Their parameters, and the states of the engine's
        optimizer, become their mean, and they exchange from step 9 on.
@@ -108,12 +108,25 @@ class Survival:
         self._has_entered = True
         self._session.refuse_calls(False)
         try:
+            if self._joins:
+                # The others tell these numbers after every change of the members.
+                self._most_steps()
             self._resume()
             self._tell()
         except _core.PeerLost as lost:
             self._recover(str(lost))
         self._serve()
         self._leave_to_user()
+
+    def check_entered(self) -> None:
+        """Refuse a backward pass whose forward pass has not given this rank the others' model."""
+        if self._has_entered:
+            return
+        raise _core.ConfigError(
+            "backward() before this rank has the model of the others, which it gets with "
+            "survive=True in the first forward pass, allowed: a loss of model(x), with the wrapper "
+            "in training mode; the module itself may be in model.module.eval()"
+        )
 
     def begin_call(self, call: str) -> None:
         """Begin, before a collective call that ranks do not make with one that has just joined."""
@@ -261,6 +274,12 @@ class Survival:
     def _steps(self) -> int:
         return self._model._engine.num_steps()
 
+    def _most_steps(self) -> int:
+        """Return the most steps that a rank of this world has made. Collective."""
+        # A lost rank may have made more steps. No rank makes up for such steps.
+        own = -1 if self._joins else self._steps()
+        return max(int(steps) for steps in self._session.all_gather(str(own)))
+
     def _recover(self, reason: str) -> None:
         self._reason = reason
         # As far as anybody knows, until the ranks resume.
@@ -268,7 +287,8 @@ class Survival:
         while True:
             try:
                 self._model._engine.detach()
-                self._step_of_all = self._session.reconfigure(self._steps())
+                self._session.reconfigure(self._steps())
+                self._step_of_all = self._most_steps()
                 break
             except _core.PeerLost as another:
                 self._reason = str(another)

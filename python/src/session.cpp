@@ -140,9 +140,9 @@ void PySession::admit(bool admits) const {
   if (communicator().is_elastic()) communicator().elastic()->admit(admits);
 }
 
-std::int64_t PySession::reconfigure(std::int64_t step) const {
+void PySession::reconfigure(std::int64_t step) const {
   if (!communicator().is_elastic()) throw std::logic_error("the ranks of this run stay the same");
-  return communicator().elastic()->reconfigure(step).step;
+  communicator().elastic()->reconfigure(step);
 }
 
 double PySession::goodput() const {

@@ -89,8 +89,8 @@ class PySession {
   [[nodiscard]] Membership membership() const;
   /// From now on this rank lets in processes that ask it to join, or has them wait.
   void admit(bool admits) const;
-  /// Elastic::reconfigure(). Returns the most steps that a member has made.
-  std::int64_t reconfigure(std::int64_t step) const;
+  /// Elastic::reconfigure().
+  void reconfigure(std::int64_t step) const;
   /// Has `callback` called with a change of the members, by Python's part, until close().
   void on_change(nanobind::callable callback) { listeners_.push_back(std::move(callback)); }
   [[nodiscard]] const std::vector<nanobind::object>& listeners() const { return listeners_; }

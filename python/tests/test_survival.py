@@ -120,6 +120,61 @@ def test_all_reduce_loses_the_gradients_of_the_dead_rank_alone(victim):
         assert (found - expected[0]).abs().max() < 1e-6
 
 
+def test_no_rank_makes_up_for_steps_of_a_lost_rank_alone():
+    class IsAhead:
+        """The session of a rank that has made five steps more, and dies when all know it."""
+
+        def __init__(self, session):
+            self._session = session
+
+        def __getattr__(self, name):
+            return getattr(self._session, name)
+
+        def reconfigure(self, step):
+            self._session.reconfigure(step + 5)
+            raise Death
+
+    def train():
+        own = rank()
+        model = gs.DecentralizedDataParallel(make_mlp(), OPTIMIZERS["sgd"], "base-k")
+        changes = []
+        model.session.on_change(changes.append)
+        if own == 1:
+            model._survival._session = IsAhead(model.session)
+        while model.num_steps < 12:
+            if own == 3 and model.num_steps == 2:
+                raise Death
+            loss_of(model, own, model.num_steps).backward()
+        return [c.members for c in changes], changes[-1].step
+
+    for members, step in survivors(4, train):
+        assert members[-1] == [0, 2]
+        # A rank is at most a step ahead, as the topology has two rounds.
+        assert step <= 5
+
+
+@pytest.mark.parametrize("way", ["compile", "module", "eval"])
+def test_a_rank_has_the_model_of_the_others_before_its_first_backward_pass(way):
+    def train():
+        net = make_mlp()
+        with torch.no_grad():
+            net[0].weight += rank()
+        model = gs.DecentralizedDataParallel(net, OPTIMIZERS["sgd"], "base-k")
+        if way == "compile":
+            torch._dynamo.reset()
+            compiled = torch.compile(model, backend="eager")
+            torch.manual_seed(0)
+            compiled(torch.ones(2, 8)).sum().backward()
+            return flat(net)
+        forward = model.module if way == "module" else model.eval()
+        with pytest.raises(gs.ConfigError, match="a loss of model"):
+            forward(torch.ones(2, 8)).sum().backward()
+        return torch.zeros(1)
+
+    first, second = gs.run_threads(2, train, survive=True)
+    assert (first - second).abs().max() < 1e-6
+
+
 @pytest.mark.parametrize("moment", ["before", "inside"])
 def test_an_evaluation_begins_anew_when_a_rank_dies(moment):
     def train():

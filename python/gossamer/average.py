@@ -42,13 +42,16 @@ class GlobalAverage:
         return distance
 
     def undo(self) -> None:
-        """Give the buffers their own values back, after a take() that has failed."""
+        """Give this rank's own values back. take() may have failed half way."""
+        if self._is_taken:
+            self._engine.end_average(keep=False)
+            self._is_taken = False
         if self._saved is not None:
             self._saved.restore()
 
     def leave(self, *, keep: bool) -> None:
         """Have this rank's own model back, or keep the mean."""
-        if self._is_taken:
-            self._engine.end_average(keep)
         if not keep:
             self.undo()
+        elif self._is_taken:
+            self._engine.end_average(keep=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ._core import ConfigError
+from ._core import ConfigError, PeerLost
 from .autograd import refuse_compiled_autograd
 from .average import GlobalAverage
 from .checks import check_module, describe_module, share_module
@@ -289,6 +289,8 @@ class DecentralizedDataParallel(EngineSteps):
             The distance of this rank's model from the mean, an L2 norm over all parameters.
         """
         self._check("global_average()")
+        if self._survival is not None:
+            self._survival.enter()
         self._adopt()
         # A rank that is interrupted in between has a part of the mean.
         self._is_broken = True
@@ -507,7 +509,11 @@ class DecentralizedDataParallel(EngineSteps):
     def _serve(self, call: Mapping[str, Any]) -> None:
         """Do with the others what they do between two steps. This rank has joined in between."""
         average = GlobalAverage(self._engine, self.module, buffers=call["buffers"])
-        average.take(self._session)
+        try:
+            average.take(self._session)
+        except PeerLost:
+            average.undo()
+            raise
         average.leave(keep=call["keep"])
         self._trained.note_versions()
 

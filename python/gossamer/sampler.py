@@ -48,8 +48,8 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
     3. Lost are the samples of the dead rank before batch 8 that it has not trained with. What it
        has trained with in a step that no other rank had made is dealt again, because no model that
        is left has seen it.
-    4. A rank that joins has no batch before batch 8. In the steps of these it mixes, and updates
-       nothing.
+    4. A rank that joins has no batch before batch 8. Its loop begins there. In the steps before
+       that, the rank mixes, and updates nothing.
 
     A pass over the loader is the rest of an epoch, so a loop counts epochs with `epoch`::
 
@@ -143,8 +143,6 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
             self._ledger.append((place, samples))
             if samples:
                 yield samples
-            elif self._dealt.batch % self._per_step == 0:
-                self._model.finish_step()
         self._dealt = _Place(epoch + 1, 0)
 
     # What the wrapper asks when the members change.
@@ -154,6 +152,25 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
         self._begin()
         # A change before may be one that this rank has not come to yet.
         return list(max(self._dealt, self._worlds[-1].place))
+
+    def num_steps_ahead(self) -> int:
+        """Return the steps that the ranks have to make before they come to place()."""
+        if self._has_joined:
+            return 0
+        place = _Place(*self.place())
+        num_batches = len(self._ledger) - self._num_used()
+        if place.epoch == self._dealt.epoch:
+            num_batches += place.batch - self._dealt.batch
+        else:
+            num_batches += self._num_left(self._dealt) + place.batch
+        return -(-num_batches // self._per_step)
+
+    def begin_here(self) -> None:
+        """Deal this rank, which has joined, its first batch for its next step."""
+        self._has_joined = False
+        self._dealt = max(self._dealt, next(w.place for w in self._worlds if w.rank >= 0))
+        self._ledger = []
+        self._steps_before = self._model.num_steps
 
     def change(self, places: list[list[int]]) -> None:
         """Go on in a new world. `places` are those of all ranks that have not just joined."""
@@ -195,8 +212,9 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
         worlds = [_World(_Place(e, b), size, -1) for e, b, size in state["worlds"]]
         place, session = _Place(*state["place"]), self._model.session
         if self._has_joined:
-            self._worlds = [*worlds[:-1], self._worlds[-1]]
-            self._has_joined = False
+            own_worlds = [world for world in self._worlds if world.rank >= 0]
+            first = own_worlds[0].place
+            self._worlds = [*(world for world in worlds if world.place < first), *own_worlds]
         else:
             self._worlds = [world for world in worlds if world.place < place]
             self._worlds.append(_World(place, session.world_size, session.rank))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import logging
@@ -59,10 +58,24 @@ class Survival:
     4. After step 8 of rank 1 both ranks resume. Their parameters, and the states of the engine's
        optimizer, become their mean, and they exchange from step 9 on.
 
-    A rank that joins takes part from rule 4 on, without a weight in the mean. What the others do
-    together before their next step, such as an evaluation, the new rank does with them (_serve()).
-    When they begin that step, rank 0 gives it the numbers of the optimizer and the schedule, and
-    the states that the user has registered. Then the new rank's own loop goes on.
+    A rank that joins goes through these states:
+
+    ======= ================================= ====================================================
+    state   begins                            what the rank does
+    ======= ================================= ====================================================
+    joins   in Session.join()                 It has no model, and the others wait for it.
+    silent  in rule 4, without a weight in    Its own loop waits in enter(), while it does what
+            the mean                          the others announce: their steps, in which it has
+                                              no batch, and their calls, such as an evaluation.
+    fresh   when the others begin the step    Its own loop goes on, with rank 0's numbers of the
+            of its first batch                optimizer and the schedule, and the states that the
+                                              user has registered. What its loop does before this
+                                              step, the others have done, so it does nothing.
+    active  after this step                   It is as all others are.
+    ======= ================================= ====================================================
+
+    ElasticSampler deals the first batch. Its loaders have fetched ahead, so there may be some steps
+    before that. Under other samplers it belongs to the others' next step.
 
     Parameters
     ----------
@@ -78,14 +91,14 @@ class Survival:
         self._has_entered = False
         self._joins = joins
         """This rank has not got the model yet."""
-        self._is_silent = joins
-        """This rank has joined, and the others have not begun a step since then."""
-        self._lacks_numbers = joins
-        """This rank has not got rank 0's numbers yet."""
-        self._has_silent = False
-        """A rank lacks the numbers, and so may be silent."""
+        self._wakes_at: int | None = None
+        """A silent rank is fresh when the ranks have made so many steps; None: it is not silent."""
+        self._gives_at: set[int] = set()
+        """After how many steps rank 0 gives its numbers to silent ranks; empty: none is silent."""
         self._is_fresh = joins
-        """This rank has joined, and has made no step since then."""
+        """This rank has joined, and has made no step with its own loop since then."""
+        self._num_calls = 0
+        """The calls that the ranks have made together since their last step, or change."""
         self._step_of_all: int | None = None
         """The steps that this rank has to make alone before it resumes; None: it has resumed."""
         self._told_members: list[int] = []
@@ -97,7 +110,11 @@ class Survival:
     @property
     def has_newcomers(self) -> bool:
         """Whether a rank has joined and not begun its first step, or this rank lacks steps."""
-        return self._has_silent or self._is_fresh or self._step_of_all is not None
+        return bool(self._gives_at) or self._is_fresh or self._step_of_all is not None
+
+    @property
+    def _is_silent(self) -> bool:
+        return self._joins or self._wakes_at is not None
 
     # The protocol.
 
@@ -110,7 +127,7 @@ class Survival:
         try:
             if self._joins:
                 # The others tell these numbers after every change of the members.
-                self._most_steps()
+                self._furthest()
             self._resume()
             self._tell()
         except _core.PeerLost as lost:
@@ -136,20 +153,24 @@ class Survival:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether this rank has joined, and has made no step since then."""
+        """Whether this rank has joined, and has made no step with its own loop since then."""
         return self._is_fresh
 
     def begin_step(self) -> None:
         """Let processes in that ask to join."""
         self.enter()
         self._session.refuse_calls(False)
-        self._announce(None)
+        if self._step_of_all is not None:
+            self._go_on()
+        if not self._is_silent:
+            self._announce("step")
         if self._step_of_all is None:
             self._session.admit(True)
 
     def after_step(self) -> None:
         """Go on with the ranks that are left. The step may still be uncommitted."""
-        self._is_fresh = False
+        self._num_calls = 0
+        self._is_fresh = self._is_fresh and self._is_silent
         if self._step_of_all is not None:
             self._go_on()
         else:
@@ -162,18 +183,22 @@ class Survival:
         self._leave_to_user()
 
     def together(
-        self, call: Mapping[str, Any] | None, work: Callable[[], Result], undo: Callable[[], None]
+        self, call: Mapping[str, Any] | str, work: Callable[[], Result], undo: Callable[[], None]
     ) -> Result | None:
         """Return what collective work returns, which begins anew where ranks are lost meanwhile.
 
-        No rank goes on before all ranks have done the work. So a rank whose work fails knows that
-        all others are still here.
+        No rank goes on before all ranks have done the work. In the example rank 2 of three ranks
+        dies:
+
+        1. Rank 1 has done the work, and its barrier fails.
+        2. Rank 0 has passed the barrier and made a step, or another call: then rank 1 goes on, too.
+        3. Or no rank has passed the barrier: then both ranks do the work again.
 
         Parameters
         ----------
         call
-            What a rank that has just joined needs to know to take part; None: such a rank goes on
-            with its own loop, and comes to the same work.
+            What a silent rank needs to know to take part; "end": it does not, and its own loop
+            goes on to the same work.
         work
             What all ranks do between two steps.
         undo
@@ -186,30 +211,38 @@ class Survival:
             others have done this work before.
         """
         self.enter()
-        if self._is_fresh and call is not None:
+        if self._is_fresh and call != "end":
             return None
         self._session.refuse_calls(False)
         while True:
+            if self._step_of_all is not None:
+                self._go_on()
+            result, is_done = None, False
             try:
                 self._announce(call)
+                self._check_not_behind()
                 result = work()
+                is_done = True
+                self._session.barrier()
+                break
             except _core.PeerLost as lost:
                 reason = str(lost)
-            else:
+            own = self._position()
+            if self._regroup(reason) > own and is_done:
+                # This rank resumes before its next step or call.
                 break
             undo()
-            self._recover(reason)
-            if self._step_of_all is not None:
-                raise _core.CommError(
-                    f"ranks were lost, and others have made {self._step_of_all} steps where this "
-                    f"rank has made {self._steps()} and does something else: all ranks must do the "
-                    "same between two steps"
-                )
-        # All ranks have done the work: the next step finds a loss.
-        with contextlib.suppress(_core.PeerLost):
-            self._session.barrier()
+        self._num_calls += 1
         self._leave_to_user()
         return result
+
+    def _check_not_behind(self) -> None:
+        if self._step_of_all is not None:
+            raise _core.CommError(
+                f"ranks were lost, and others have made {self._step_of_all} steps where this rank "
+                f"has made {self._steps()} and does something else: all ranks must do the same "
+                "between two steps"
+            )
 
     def end(self) -> None:
         """Wait until all ranks have trained to the end. Where others leave meanwhile, they have."""
@@ -218,7 +251,7 @@ class Survival:
         self._has_ended = True
         try:
             self._session.admit(False)
-            self.together(None, self._model._engine.finish, _nothing)
+            self.together("end", self._model._engine.finish, _nothing)
         except _core.CommError as error:
             _logger.info("ends without the others: %s", error)
         self._is_fresh = False
@@ -228,71 +261,97 @@ class Survival:
         """Have the user's own collective calls fail where other ranks would miss them."""
         self._session.refuse_calls(self.has_newcomers)
 
-    # Ranks that have joined, until the others begin a step.
+    # Silent ranks.
 
-    def _announce(self, call: Mapping[str, Any] | None) -> None:
-        """Tell ranks that have just joined what the others do now; None: a step, or the end."""
-        while self._has_silent:
+    def _announce(self, call: Mapping[str, Any] | str) -> None:
+        """Tell silent ranks what the others do now: "step", "end", or a call."""
+        while self._gives_at:
             try:
-                self._session.all_gather(json.dumps({"call": call}))
-                if call is None:
-                    self._take_numbers()
+                self._session.all_gather(json.dumps(call))
+                if not isinstance(call, str):
+                    return
+                if call == "end" or self._steps() in self._gives_at:
+                    _from_first(self._session, self._model._numbers)
+                self._note_given(call)
                 return
             except _core.PeerLost as lost:
                 self._recover(str(lost))
                 if self._step_of_all is not None:
                     return
 
+    def _note_given(self, call: str) -> None:
+        steps = self._steps()
+        self._gives_at = {at for at in self._gives_at if at > steps and call != "end"}
+
     def _serve(self) -> None:
-        """Do what the others do, until they begin a step."""
+        """Do what the others do, until they begin the step of this rank's first batch."""
         while self._is_silent:
+            if self._step_of_all is not None:
+                self._model.finish_step()
+                continue
             try:
-                told = [json.loads(text) for text in self._session.all_gather("null")]
-                # The rank 0 has not joined just now.
-                call = told[0]["call"]
-                if call is None:
-                    self._take_numbers()
-                    self._is_silent = False
-                    return
-                self._model._serve(call)
-                self._session.barrier()
+                texts = self._session.all_gather("null")
+                call = next(call for call in map(json.loads, texts) if call is not None)
+                if isinstance(call, str):
+                    self._take_numbers(call)
+                else:
+                    self._model._serve(call)
+                    self._session.barrier()
+                    self._num_calls += 1
             except _core.PeerLost as lost:
                 self._recover(str(lost))
-                if self._step_of_all is not None:
-                    # The others have begun a step. This rank gets the numbers before the next one.
-                    self._is_silent = False
+                continue
+            if call == "step" and self._is_silent:
+                self._model.finish_step()
 
-    def _take_numbers(self) -> None:
-        """Get rank 0's numbers, on a rank that lacks them. Collective."""
-        numbers = _from_first(self._session, self._model._numbers)
-        if self._lacks_numbers:
-            self._model._take_numbers(numbers)
-        self._lacks_numbers = self._has_silent = False
+    def _take_numbers(self, call: str) -> None:
+        """Get rank 0's numbers where it gives them, and wake up at the step of the first batch."""
+        steps = self._steps()
+        if call == "end" or steps in self._gives_at:
+            self._model._take_numbers(_from_first(self._session, self._model._numbers))
+        self._note_given(call)
+        assert self._wakes_at is not None
+        if call == "end" or steps >= self._wakes_at:
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        self._wakes_at = None
+        if self._model._sampler is not None:
+            self._model._sampler.begin_here()
 
     # The rules.
 
     def _steps(self) -> int:
         return self._model._engine.num_steps()
 
-    def _most_steps(self) -> int:
-        """Return the most steps that a rank of this world has made. Collective."""
-        # A lost rank may have made more steps. No rank makes up for such steps.
-        own = -1 if self._joins else self._steps()
-        return max(int(steps) for steps in self._session.all_gather(str(own)))
+    def _position(self) -> tuple[int, int]:
+        return (self._steps(), self._num_calls)
+
+    def _furthest(self) -> tuple[int, int]:
+        """Return the furthest position of a rank of this world. Collective."""
+        # A lost rank may have come further. No rank makes up for that.
+        own = (-1, 0) if self._joins else self._position()
+        return max(tuple(json.loads(text)) for text in self._session.all_gather(json.dumps(own)))
 
     def _recover(self, reason: str) -> None:
+        self._regroup(reason)
+        self._go_on()
+
+    def _regroup(self, reason: str) -> tuple[int, int]:
+        """Agree with the ranks that are left on a new world. Returns the furthest position."""
         self._reason = reason
         # As far as anybody knows, until the ranks resume.
-        self._has_silent = False
+        self._gives_at = set()
         while True:
             try:
                 self._model._engine.detach()
                 self._session.reconfigure(self._steps())
-                self._step_of_all = self._most_steps()
+                furthest = self._furthest()
                 break
             except _core.PeerLost as another:
                 self._reason = str(another)
-        self._go_on()
+        self._step_of_all = furthest[0]
+        return furthest
 
     def _go_on(self) -> None:
         """Resume, if this rank has made as many steps as the others."""
@@ -319,9 +378,10 @@ class Survival:
             raise _core.CommError(
                 "no rank of the run is left that has the model; begin it again from what was saved"
             )
+        trained = [one for one in everyone if not one["joins"]]
         if model._sampler is not None:
             # Before what may still fail: no rank trains in this world before all know its places.
-            model._sampler.change([one["place"] for one in everyone if not one["joins"]])
+            model._sampler.change([one["place"] for one in trained])
         text, lines = describe_options(model._options, world_of(session))
         # A rank that joins with something else ends, and the others go on without it.
         has_new = any(one["joins"] for one in everyone)
@@ -337,16 +397,38 @@ class Survival:
         elif has_new:
             share_tensors(session, others if self._joins else [t.clone() for t in others])
         model._resume(text, joins=self._joins)
+        self._num_calls = 0
+        self._note_silent(everyone)
+
+    def _note_silent(self, everyone: list[dict[str, Any]]) -> None:
+        """Know which ranks are silent, and until when. All ranks of a world find the same."""
+        trained = [one for one in everyone if not one["joins"]]
+        steps = trained[0]["steps"]
+        wakes_at = {max(steps, one["wakes_at"]) for one in trained if one["wakes_at"] is not None}
+        if len(trained) < len(everyone):
+            first_batch_at = steps + max(one["steps_ahead"] for one in trained)
+            wakes_at.add(first_batch_at)
+            if self._joins:
+                self._wakes_at = first_batch_at
+        elif all(one["wakes_at"] is not None for one in trained):
+            # The ranks that would announce something are lost.
+            wakes_at.clear()
+            self._wake_up()
         self._joins = False
-        self._has_silent = any(one["lacks_numbers"] for one in everyone)
+        # Ranks without numbers may be left alone before their first batch.
+        self._gives_at = {steps, *wakes_at} if wakes_at else set()
 
     def _words(self, steps: int) -> dict[str, Any]:
-        sampler = self._model._sampler
+        place, steps_ahead = None, 0
+        # A rank that joins has no place in the data yet.
+        if self._model._sampler is not None and not self._joins:
+            place = self._model._sampler.place()
+            steps_ahead = self._model._sampler.num_steps_ahead()
         return {
-            # A rank that joins has no place in the data yet.
-            "place": None if sampler is None or self._joins else sampler.place(),
+            "place": place,
+            "steps_ahead": steps_ahead,
             "joins": self._joins,
-            "lacks_numbers": self._lacks_numbers,
+            "wakes_at": self._wakes_at,
             "steps": steps,
         }
 

@@ -286,6 +286,7 @@ class Survival:
     def _serve(self) -> None:
         """Do what the others do, until they begin the step of this rank's first batch."""
         while self._is_silent:
+            self._session.refuse_calls(False)
             if self._step_of_all is not None:
                 self._model.finish_step()
                 continue

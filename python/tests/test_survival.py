@@ -33,16 +33,16 @@ class Death(Exception):
 
 
 class Total:
-    """A state of the user's."""
+    """A state of the user's: the steps so far, and the last step to make."""
 
     def __init__(self):
-        self.total = 0
+        self.total, self.last = 0, None
 
     def state_dict(self):
-        return {"total": self.total}
+        return {"total": self.total, "last": self.last}
 
     def load_state_dict(self, state):
-        self.total = state["total"]
+        self.total, self.last = state["total"], state["last"]
 
 
 def survivors(num_ranks, work):
@@ -337,6 +337,7 @@ import gossamer as gs
 from conftest import flat, loss_of, make_mlp
 from test_survival import Total
 
+# When to evaluate; "loads": after steps, with batches that processes fetch ahead.
 evaluates = sys.argv[1]
 # Until a rank has joined, and then for as many steps more.
 steps, waits = int(sys.argv[2]), sys.argv[3:] == ["waits"]
@@ -350,14 +351,19 @@ total = Total()
 model.register_state("total", total)
 me = os.environ.get("GOSSAMER_RANK", "new")
 evaluations = []
-last = None if waits else steps
-if rank < 0:
-    last = model.num_steps + steps
+total.last = None if waits else steps
+
+def batches():
+    if evaluates != "loads":
+        while True:
+            yield [0]
+    sampler = gs.ElasticSampler(200000, 2, model)
+    # The others' loaders have fetched 4 batches more, before which a new rank has none.
+    yield from torch.utils.data.DataLoader(range(200000), batch_sampler=sampler, num_workers=2)
 
 def note(change):
-    global last
     if waits and change.joined:
-        last = change.step + steps
+        total.last = change.step + steps
 
 model.session.on_change(note)
 
@@ -375,8 +381,8 @@ def evaluate():
     with model.global_average() as distance:
         evaluations.append(model.num_steps)
 
-while last is None or model.num_steps < last:
-    if last is None:
+for _ in batches():
+    if total.last is None:
         # Nobody reads yet what the ranks print.
         time.sleep(0.01)
     if evaluates == "before" and model.num_steps % 3 == 0:
@@ -384,13 +390,15 @@ while last is None or model.num_steps < last:
     sum_of_ranks()
     loss_of(model, max(rank, 0), model.num_steps).backward()
     total.total += 1
-    if evaluates == "after" and model.num_steps % 3 == 0:
+    if evaluates in ("after", "loads") and model.num_steps % 3 == 0:
         evaluate()
     print(me, "step", model.num_steps, flush=True)
+    if model.num_steps == total.last:
+        break
 with model.global_average():
     mean = flat(model).double().sum().item()
 rate = model.optimizer.param_groups[0]["lr"]
-assert lost <= 3
+assert lost <= (8 if evaluates == "loads" else 3)
 end = f"{model.num_steps} {model.session.members} {mean:.9f} {rate:.9f} {total.total}"
 print(me, "end", end, flush=True)
 """
@@ -459,7 +467,7 @@ def test_a_rank_that_joins_with_another_model_costs_no_other(script, tmp_path):
     assert ends_of(out)["0"].split(" ", 1)[1].startswith("[0, 1, 3] ")
 
 
-@pytest.mark.parametrize("evaluates", ["before", "after"])
+@pytest.mark.parametrize("evaluates", ["before", "after", "loads"])
 def test_a_rank_that_joins_has_all_that_the_others_have(script, evaluates):
     process = launch(script, evaluates, "50", "waits", options=("-n", "1"))
     line = process.stderr.readline()
@@ -476,8 +484,12 @@ def test_a_rank_that_joins_has_all_that_the_others_have(script, evaluates):
     assert members.startswith("[0, 1] ")
     assert members.endswith(f" {num_steps}")
     steps = [int(step) for step in re.findall(r"^new step (\d+)$", new, re.MULTILINE)]
-    assert steps == list(range(int(num_steps) - 49, int(num_steps) + 1))
-    assert steps[0] > 1
+    first = int(num_steps) - 49
+    if evaluates == "loads":
+        assert first < steps[0] <= first + 5
+        first = steps[0]
+    assert steps == list(range(first, int(num_steps) + 1))
+    assert first > 1
 
 
 def test_a_rank_that_joins_must_survive(tmp_path):

@@ -184,8 +184,6 @@ class DecentralizedDataParallel(EngineSteps):
         """Call the module."""
         if torch.compiler.is_compiling():
             # What follows is for the interpreter: the graph of a compiler has the module alone.
-            if self._survival is not None and self.training and torch.is_grad_enabled():
-                _enter(self._survival)
             return self.module(*args, **kwargs)
         refuse_compiled_autograd()
         if torch.is_grad_enabled():
@@ -608,12 +606,6 @@ class DecentralizedDataParallel(EngineSteps):
 
     def __reduce__(self) -> Any:
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _enter(survival: Survival) -> None:
-    """Have a rank get the others' model, outside of a compiler's graph."""
-    survival.enter()
 
 
 def _check_elastic(session: Session, options: Mapping[str, Any], scaler: GradScaler | None) -> None:

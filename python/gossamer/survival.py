@@ -142,7 +142,8 @@ class Survival:
         raise _core.ConfigError(
             "backward() before this rank has the model of the others, which it gets with "
             "survive=True in the first forward pass, allowed: a loss of model(x), with the wrapper "
-            "in training mode; the module itself may be in model.module.eval()"
+            "in training mode, where model.module may be in eval(); torch.compile(net) before "
+            "wrapping"
         )
 
     def begin_call(self, call: str) -> None:

@@ -97,6 +97,8 @@ class Survival:
         """After how many steps rank 0 gives its numbers to silent ranks; empty: none is silent."""
         self._is_fresh = joins
         """This rank has joined, and has made no step with its own loop since then."""
+        self._has_heard = False
+        """The others have announced the next step, which ends this rank's silence."""
         self._num_calls = 0
         """The calls that the ranks have made together since their last step, or change."""
         self._step_of_all: int | None = None
@@ -163,8 +165,9 @@ class Survival:
         self._session.refuse_calls(False)
         if self._step_of_all is not None:
             self._go_on()
-        if not self._is_silent:
+        if not self._is_silent and not self._has_heard:
             self._announce("step")
+        self._has_heard = False
         if self._step_of_all is None:
             self._session.admit(True)
 
@@ -314,6 +317,7 @@ class Survival:
         self._note_given(call)
         assert self._wakes_at is not None
         if call == "end" or steps >= self._wakes_at:
+            self._has_heard = call == "step"
             self._wake_up()
 
     def _wake_up(self) -> None:

@@ -15,15 +15,9 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/scripts/lib.sh"
 cd -- "$root"
 
-case ${1:-} in
-  '')
-    die "build.sh: which preset? Usage: scripts/build.sh release|debug|asan|tsan [--target NAME] [cmake arguments...]"
-    ;;
-  -h | --help)
-    sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-esac
+show_help "$@"
+[[ -n ${1:-} ]] ||
+  die "build.sh: which preset? Usage: scripts/build.sh release|debug|asan|tsan [--target NAME] [cmake arguments...]"
 preset=$1
 shift
 target=()

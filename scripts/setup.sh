@@ -27,16 +27,11 @@ failures=()
 
 fail() { failures+=("$1"); }
 
-usage() { sed -n '2,/^set -/{/^set -/d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
-
 for argument in "$@"; do
+  show_help "$argument"
   case $argument in
     --dev) dev=yes ;;
     --gpu) gpu=yes ;;
-    -h | --help)
-      usage
-      exit 0
-      ;;
     *)
       complain "setup.sh: I do not know '$argument'. Usage: scripts/setup.sh [--dev] [--gpu]"
       exit 2

@@ -1,7 +1,6 @@
 #pragma once
-// A Buffer owns the memory of one Block. Copies of a Buffer share the memory and the memory lives
-// until the last copy is gone, so an operation in flight can keep the memory alive by holding a
-// copy.
+// A Buffer owns the memory of one Block. Copies of a Buffer share the memory, which lives until the
+// last copy is gone. So an operation in flight can keep the memory alive by holding a copy.
 
 #include <cstdint>
 #include <memory>

@@ -57,9 +57,9 @@ std::string to_hex(std::string_view bytes);
 /// A floating point number in the fewest digits that read back to the same value.
 std::string shortest(double value);
 
-/// The text as a terminal may show it: control characters other than the end of a line and the
-/// tabulator, marks that turn the direction of writing, and bytes that are no UTF-8 become `\\x1b`
-/// and the like. For text that comes from files.
+/// Returns the text as a terminal may show it, for text that comes from files. Control characters
+/// other than the end of a line and the tabulator become `\\x1b` and the like. So do marks that
+/// turn the direction of writing, and bytes that are no UTF-8.
 std::string visible(std::string_view text);
 /// Shows a name, which has to stay on its line: ends of lines are shown, too.
 std::string visible_line(std::string_view name);

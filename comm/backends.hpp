@@ -38,9 +38,9 @@ bool under_mpi_launcher();
 /// `mpi` under such a launcher, otherwise `threads`.
 std::string_view default_backend();
 
-/// Why a world of `num_processes` processes is not all that a launcher has started: its processes
-/// do not know of one another, and each would be a world of its own. Empty if the world is whole,
-/// or if no launcher says how many processes it has started.
+/// Says why a world of `num_processes` processes is not all that a launcher has started. The
+/// launcher's processes do not know of one another then, and each would be a world of its own.
+/// Empty if the world is whole, or if no launcher says how many processes it has started.
 std::string why_not_whole(int num_processes);
 
 /// Enters a world. Where ranks are processes, all of them call it. Throws ConfigError, on all

@@ -1,7 +1,7 @@
 #pragma once
-// The options of the backend that joins the ranks of a run: the number of ranks, where they meet,
-// how long they wait for each other, and what becomes of the run when a rank dies. Every backend
-// takes the same options, and refuses options that it cannot fulfil.
+// The options of the backend that joins the ranks of a run. They say how many ranks there are,
+// where the ranks meet, how long they wait for each other, and what follows when a rank dies. Every
+// backend takes the same options, and refuses options that it cannot fulfil.
 
 #include <cstdint>
 #include <functional>

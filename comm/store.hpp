@@ -8,8 +8,8 @@
 // Values are not empty: an empty text stands for a key that has not been set.
 //
 // A store may be far away. So what concerns all ranks is one question, where the store can answer
-// it: wait_for_all() and get_all() of this class ask for one key after the other, and stores that
-// can do better have their own.
+// it. wait_for_all() and get_all() of this class ask for one key after the other. Stores that can
+// do better override them.
 //
 // A store is not trusted: any process that reaches it can read and change it. Records therefore
 // carry a signature (comm/rendezvous/meeting.hpp).

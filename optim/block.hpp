@@ -43,8 +43,8 @@ struct Segment {
 /// bfloat16 model.
 struct BlockUpdate {
   Block parameters = {};
-  /// As in ParameterUpdate, for the whole block. Here the gradients may also all be float32, as
-  /// their sum over ranks is; that costs one more pass over the block.
+  /// The rounded copy of the whole block (ParameterUpdate). Here the gradients may also all be
+  /// float32, as their sum over ranks is; that costs one more pass over the block.
   Block rounded = {};
   /// The optimizer's num_states() blocks, each as large as `parameters`.
   std::array<void*, kMaxStates> states = {};

@@ -84,7 +84,7 @@ struct DecisionInput {
   /// The squared norms of the gradients that the clip mode looks at.
   ConstBlock squares = {};
   DecisionRule rule = {};
-  /// As factor_of() takes it; never null.
+  /// The norm of the last step, as factor_of() takes it; never null.
   const double* last_norm = nullptr;
   /// Not 0: no rank applies the step. Null: this rank alone decides, by whether `squares` hold a
   /// NaN.

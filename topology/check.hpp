@@ -20,8 +20,9 @@ inline constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 20;
 /// Looks at rounds up to a fixed amount of work, and after each turning point anew.
 std::optional<std::string> find_obstacle(const Topology& topology, int world_size);
 
-/// Checks a topology whose rounds have not been checked, as one of a user's own: also names
-/// the first round that breaks a rule (verify.hpp), of one period or of the first rounds.
+/// Checks a topology whose rounds have not been checked, such as one of a user's own. Looks at the
+/// rounds of one period, or at the first rounds, and also names the first round that breaks a rule
+/// (verify.hpp).
 std::optional<std::string> find_fault(const Topology& topology, int world_size);
 
 /// Throws ConfigError with the text of find_obstacle().

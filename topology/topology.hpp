@@ -81,7 +81,7 @@ Round complete_round(std::vector<Edge> edges, int world_size, std::vector<Arc> a
 /// A round of two levels (Round::node_size); `nodes` is the round among the nodes.
 Round two_level_round(Round nodes, int node_size);
 
-/// Returns the round with arcs in place of edges of 3 to `most` ranks: every member of such a group
+/// Returns the round with arcs in place of edges of 3 to `most` ranks. Every member of such a group
 /// then sends its values to every other member, and no member needs the group's sum.
 Round with_arcs_for_groups(Round round, std::int64_t most);
 

@@ -6,7 +6,7 @@
 namespace gossamer::apps {
 
 /// A configuration with every key and its default. Keys that only some plug-ins have stand as
-/// comments, unless they are those of the default one.
+/// comments, unless the default plug-in has them.
 void print_reference(std::ostream& out);
 
 }  // namespace gossamer::apps

@@ -45,11 +45,11 @@ struct SampleShape {
   friend bool operator==(const SampleShape&, const SampleShape&) = default;
 };
 
-/// A set of samples, immutable; the ranks of one process share it. Samples are arrays of numbers
-/// (images, rows of a table), each with a class or with numbers as its target; or windows of a
-/// text, where at every place the model must predict the token that follows.
+/// A set of samples never changes, and the ranks of one process share it. Samples are arrays of
+/// numbers (images, rows of a table), each with a class or with numbers as its target. Or they are
+/// windows of a text, where at every place the model must predict the token that follows.
 ///
-/// A class of its own for every way to keep samples: ArraySamples in memory, TokenSamples in mapped
+/// Every way to keep samples has a class of its own: ArraySamples in memory, TokenSamples in mapped
 /// files. The functions that copy may read files. They throw DataError for a file that turns out to
 /// be wrong, and std::logic_error for the other kind of sample.
 class Samples {

@@ -1,13 +1,13 @@
 #pragma once
 // Deals the training samples out in a run whose number of ranks or size of a batch changes. Every
-// rank computes the same from the seed and the changes so far, so ranks exchange nothing, and a
-// rank that joins or continues from a checkpoint needs nothing but the changes.
+// rank computes the same from the seed and the changes so far, so ranks exchange nothing. A rank
+// that joins or continues from a checkpoint needs the changes alone.
 //
 // With one number of ranks each has its share of shard_samples(), shuffled anew in every epoch and
-// cut into batches. At a change, what is left of the epoch is dealt anew to the ranks that are
-// there: each sample that no rank has had in the steps before, in equal shares. A sample is used at
-// most once in an epoch. Left out are the samples of incomplete batches, as always. Lost are those
-// of the steps that a lost rank has not made any more, up to the step of the change.
+// cut into batches. At a change, the ranks that are there get what is left of the epoch, in equal
+// shares: each sample that no rank has had in the steps before. A sample is used at most once in an
+// epoch. The samples of incomplete batches are left out, as always. A rank that is lost takes along
+// the samples of the steps that it has not made any more, up to the step of the change.
 //
 // The batches of a rank are numbered from 0 through the whole run. Not thread safe.
 
@@ -43,7 +43,7 @@ class Dealer {
     /// The class of each sample; all alike where there are none.
     std::vector<std::int64_t> labels = {};
     std::uint64_t seed = 0;
-    /// As in shard_samples(). Every change draws new mixtures.
+    /// How unevenly labels are dealt out (shard_samples()). Every change draws new mixtures.
     std::optional<double> dirichlet_alpha = {};
   };
 

@@ -46,7 +46,7 @@ struct StackedBars {
   std::string title;
   struct Part {
     std::string name;
-    /// As `#rrggbb`.
+    /// The color as `#rrggbb`.
     std::string color;
   };
   std::vector<Part> parts;

@@ -1,9 +1,9 @@
 #pragma once
 // Makes the batches of a rank, some of them ahead of time on a thread of its own.
 //
-// A batch depends on nothing but the seed, the rank, its number and the changes of the number of
-// ranks (Dealer), so a run that is resumed can begin with any batch. Thread safety: one thread
-// calls take(). Errors: what make_batch() throws, in take().
+// A batch depends on the seed, the rank, its number and the changes of the number of ranks (Dealer)
+// alone. So a run that is resumed can begin with any batch. Thread safety: one thread calls take().
+// Errors: what make_batch() throws, in take().
 
 #include <condition_variable>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
-// When a run saves checkpoints, and when it stops: the ranks share the status of signals, of the
-// clock and of what has been written (ControlSync), and act upon it together.
+// Decides when a run saves checkpoints, and when it stops. The ranks share the status of signals,
+// of the clock and of what has been written (ControlSync), and act upon it together.
 //
 // Protocol, the same on all ranks:
 //   1. open() in every new world, and close_world() before it.

@@ -3,8 +3,8 @@
 // state of every rank, the mean model, the best model so far if there is one, and a manifest.
 //
 // Protocol, the same on all ranks: start() copies the state. A thread of each rank then writes the
-// rank's part into a staging folder while training goes on. When all ranks have written
-// (is_written(), whose sum over all ranks ControlSync gives), finish() lets rank 0 write the
+// rank's part into a staging folder while training goes on. ControlSync gives the sum of
+// is_written() over all ranks. When all ranks have written, finish() lets rank 0 write the
 // manifest, read everything back, give the folder its name, and remove old checkpoints. A process
 // that dies at any moment leaves the earlier checkpoints as they are.
 //

@@ -20,7 +20,7 @@ namespace gossamer::apps {
 struct LeftFolder {
   /// Empty: none.
   std::string path;
-  /// As status.json names the process that writes it.
+  /// The process that writes status.json, as that file names it.
   std::string writer;
   /// The run cannot go on without a rank, so the writer ends as well, perhaps later: it may be
   /// stopped (SIGSTOP, a frozen container) and keep the lock meanwhile.

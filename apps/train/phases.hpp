@@ -3,9 +3,9 @@
 // measured consensus distance chooses between two topologies.
 //
 // Consensus control follows Kong et al., "Consensus Control for Decentralized Deep Learning", ICML
-// 2021: as long as the ranks are closer to their mean than a critical distance, decentralised
-// training learns as fast as centralised training does, so it may send less. The critical distance
-// is proportional to the learning rate. Here the measured distance is relative,
+// 2021. As long as the ranks are closer to their mean than a critical distance, decentralised
+// training learns as fast as centralised training. So it may send less. The critical distance is
+// proportional to the learning rate. Here the measured distance is relative,
 //
 //   distance = sqrt(mean over ranks of |x_i - mean x|^2) / |mean x|,
 //
@@ -57,9 +57,9 @@ struct RunPhase {
 std::vector<RunPhase> read_phases(const Options& root, const World& world, const PlugIns& own = {},
                                   const std::string& fallback = "");
 
-/// As `gossip on ring`.
+/// Returns a text such as `gossip on ring`.
 std::string describe(const AlgorithmSwitch& method);
-/// As `allreduce, gossip on ring from step 100 on`.
+/// Returns a text such as `allreduce, gossip on ring from step 100 on`.
 std::string describe(const std::vector<RunPhase>& phases);
 
 }  // namespace gossamer::apps

@@ -112,7 +112,7 @@ struct RunConfig {
   std::optional<double> ema;
   /// Evaluations without a better loss after which the run ends; 0: it never does.
   std::int64_t patience = 0;
-  /// As in DataParallelOptions: 0 means that the first steps try several sizes.
+  /// The size at which a bucket closes; 0: the first steps try several sizes.
   std::int64_t bucket_bytes = 0;
 
   std::string progress;

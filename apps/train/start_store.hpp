@@ -11,9 +11,9 @@ namespace gossamer::apps {
 
 /// Runs `body` on this process's rank by launch(), and returns the exit code. The backend is `tcp`
 /// if `start` names a rank, otherwise the backend of `config`. The process must not be the parent
-/// of other ranks (plan_start()). On `tcp`, a rank that cannot meet the others logs why and returns
-/// the error's exit code, because under srun MPI connects no ranks to which an error could be told.
-/// Otherwise throws what launch() throws.
+/// of other ranks (plan_start()). On `tcp`, a rank that cannot meet the others logs why, and
+/// returns the error's exit code. Under srun MPI connects no ranks to which the rank could tell the
+/// error. Otherwise throws what launch() throws.
 int launch_as(Start start, const LaunchConfig& config, const RankBody& body);
 
 /// Opens the store of a rank, and puts it into `start.meeting`. Returns true if this process serves

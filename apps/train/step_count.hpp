@@ -51,14 +51,14 @@ class StepCount {
   [[nodiscard]] double lr_scale() const;
   /// The ranks go in step, and this one has as many steps behind it as the others.
   void follow(std::int64_t steps, std::int64_t settled);
-  /// The ranks do not go in step, and have made `steps` steps in the mean. `updates`: those of this
-  /// rank.
+  /// The ranks do not go in step, and have made `steps` steps in the mean. `updates`: the updates
+  /// of this rank.
   void set_mean_steps(std::int64_t steps, std::int64_t updates);
 
   /// Shows the visitor the counts.
   void visit(StateVisitor& visitor);
-  /// After visit() has loaded the counts. `of_this_rank`: they are those of this very rank; after
-  /// --reshape they are means of several ranks'.
+  /// After visit() has loaded the counts. `of_this_rank`: the counts are this rank's own. After
+  /// --reshape they are means over several ranks.
   void resume(bool of_this_rank, std::int64_t updates);
 
  private:

@@ -20,7 +20,7 @@
 // Under an asynchronous algorithm the ranks make different numbers of steps. The step of such a run
 // is the mean number over the ranks, rounded down. Before each of its steps a rank looks whether a
 // sum of all ranks' numbers has come (ControlSync::poll()). If this sum asks for a record, an
-// evaluation, a checkpoint or the end, all ranks do it together: first they close their exchanges
+// evaluation, a checkpoint or the end, all ranks do it together. First they close their exchanges
 // (drain()), so no rank waits in a step for the message of a rank that waits here.
 //
 // Errors: JointFailure on all ranks together (see exit_together()), CommError, NonFiniteError,
@@ -105,8 +105,8 @@ class TrainingLoop {
   void check_restored() const;
   /// Collective. Loads a checkpoint.
   void restore(const std::string& checkpoint);
-  /// Collective. After --reshape: saves the new state, so that the folder holds a checkpoint of the
-  /// configuration that it gets next, and the run can go on without --reshape if it dies.
+  /// Collective. Saves the new state after --reshape. The folder then holds a checkpoint of the
+  /// configuration that it gets next, so a run that dies can go on without --reshape.
   void keep_reshaped();
 
   const RunConfig& config_;

@@ -22,8 +22,8 @@ int node_size_of(std::span<const int> hosts);
 /// several are in flight (docs/design/decisions). Groups on one host have no ring.
 std::int64_t least_ring_bytes(std::span<const int> hosts, std::span<const int> ranks);
 
-/// The members of a group (0, 1, ...) in the order in which sums go round the ring: host by host,
-/// so that one rank of each host sends to another host, however ranks are dealt out.
+/// The members of a group (0, 1, ...) in the order in which sums go round the ring: host by host.
+/// So one rank of each host sends to another host, however ranks are dealt out.
 std::vector<int> ring_order(std::span<const int> hosts, std::span<const int> ranks);
 
 }  // namespace gossamer

@@ -1,6 +1,6 @@
 #pragma once
-// The sum of a large block over a group, by messages that go round a ring: every rank receives from
-// the rank before it, and sends to the rank after it.
+// Sums a large block over a group, by messages that go round a ring. Every rank receives from the
+// rank before it, and sends to the rank after it.
 //
 // The ring goes host by host (ring_order()), so only one rank of each host sends to another host.
 //

@@ -125,7 +125,7 @@ struct Leave {
     kTooFew,
     /// The store does not answer.
     kNoStore,
-    /// Two epochs have the same number, or an epoch counts a member that has not reported: the
+    /// Two epochs have the same number, or an epoch counts a member that has not reported. The
     /// store has lost its memory, or holds an old record that was put back.
     kForked
   };

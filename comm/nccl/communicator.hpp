@@ -10,7 +10,7 @@
 // the end.
 //
 // Where the run goes on without ranks that die (`host` is elastic), a wait for a request blocks the
-// host, not the device's stream: the content of blocks of an aborted operation is unknown, and
+// host, not the device's stream. The content of blocks of an aborted operation is unknown, so
 // nothing may be computed from it. The errors are PeerLost. The communicator serves one world:
 // elastic_transport.hpp makes a communicator for each world.
 //

@@ -1,5 +1,5 @@
 #pragma once
-// A store in etcd, for runs that must not have a single point of failure: of three members of etcd
+// A store in etcd, for runs that must not have a single point of failure. Of three members of etcd
 // one may be gone, and a restarted member still has its records.
 //
 // Protocol: as Store's, over the JSON gateway of etcd 3.4 and newer. The keys stand below

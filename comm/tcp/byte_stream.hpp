@@ -37,9 +37,9 @@ void keep_alive(int fd);
 
 class ByteStream {
  public:
-  /// `tls` may be null; then the stream is plain. Sets the options of the socket: no delay,
-  /// keepalive after 30 seconds, so that firewalls between the hosts do not forget the connection,
-  /// and the congestion control `cubic`, so that hosts with another default lose nothing.
+  /// `tls` may be null; then the stream is plain. Sets three options of the socket: no delay,
+  /// keepalive after 30 seconds, and the congestion control `cubic`. So firewalls between the hosts
+  /// do not forget the connection, and hosts with another default lose nothing.
   ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role);
   ByteStream(ByteStream&&) = default;
   /// An assignment would close the old socket while children still get /dev/null for its number.

@@ -15,14 +15,14 @@
 //   sender -> receiver   control   kOffer    key, size and address of the message
 //   receiver -> sender   control   kTaken    key; or kReady if the memory cannot be read after all
 //
-// A data connection may break while the control connection lives, because a firewall has forgotten
-// it, for example. Then the end that connects makes a new one under the same number (key.part). All
-// these connections carry one stream of bytes. Both hellos say how much of it their end has read,
-// and the other end goes on there. A connection that is not the latest carries nothing any more:
+// A data connection may break while the control connection lives: a firewall may forget it. Then
+// the end that connects makes a new one under the same number (key.part). All these connections
+// carry one stream of bytes. Both hellos say how much of it their end has read, and the other end
+// goes on there. A connection that is not the latest carries nothing any more:
 //
-//   kHello               key.group: counts the attempts to make it; offset: bytes that have been
-//   read receiver -> sender   control   kRead     key.part, offset: bytes that have been read so
-//   far accepts -> connects  control   kBroken   key.part, key.group: this connection has ended
+//   both ways             data      kHello    key.group: number of the attempt; offset: bytes read
+//   receiver -> sender    control   kRead     key.part; offset: bytes read so far
+//   accepts -> connects   control   kBroken   key.part, key.group: this connection has ended
 //
 // MessageKey names a message among all that one rank sends to another. Both ranks count alike, so
 // they need not agree on names.

@@ -3,7 +3,7 @@
 //
 // Protocol: the worker calls expect() before it looks at its operations, and sleep() when none has
 // moved. A peer that has moved one of them calls tell() afterwards. Then either tell() ends the
-// sleep, or the look came later than the peer's doing: both exchange one flag, and an exchange
+// sleep, or the look came later than what the peer did. Both exchange one flag, and an exchange
 // sees what was written before the exchange that precedes it.
 //
 // Thread safety: any thread may call ring() and tell(); the worker alone calls the others.

@@ -19,10 +19,10 @@
 // drains the worker. An operation that waits for ranks which have all left the world (Attendance)
 // fails much sooner.
 //
-// Progress of an operation: its Progress has changed, or anything but a sign of life has moved on
-// the connections with the ranks that it is linked_with(), in either direction (Config::idle_s).
-// All buckets of a model share these connections, so an operation whose turn has not come makes
-// progress as well. Traffic with other ranks is no progress.
+// An operation makes progress when its Progress changes. It also does when anything but a sign of
+// life moves on the connections with the ranks that it is linked_with(), in either direction
+// (Config::idle_s). All buckets of a model share these connections, so an operation whose turn has
+// not come makes progress as well. Traffic with other ranks is no progress.
 //
 // The timeout holds for peers and for this rank's device: for the event `ready`, and for the work
 // that prepare() and finish() have given to a stream (DeviceError). That work may stand on the
@@ -33,7 +33,7 @@
 // the peers, and the reason where Config::hint knows it. So a user finds a rank that has left out a
 // batch without the whole wait. Where the time limit is shorter, there is no warning.
 //
-// A rank that has done its work waits for the others, which may write their results for long: after
+// A rank that has done its work waits for the others, which may write their results for long. After
 // lift_timeout() an operation gives up only where the diagnosis finds a rank that is not alive.
 //
 // Stopping the worker fails the operations that it still holds. A caller never waits for ever: a

@@ -1,6 +1,6 @@
 #pragma once
 // An algorithm decides what the ranks send to one another and what an update of a bucket mixes in.
-// The pipeline does everything that is the same for all algorithms: it counts and clips gradients,
+// The pipeline does everything that is the same for all algorithms. It counts and clips gradients,
 // keeps the order of calls the same on all ranks, knows the learning rate, and runs the sweep.
 //
 // In every step the pipeline calls, in this order:

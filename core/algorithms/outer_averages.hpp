@@ -12,8 +12,8 @@
 // leave out most of d. With b = 1 nothing is lost: the mean of a + d over the ranks is the mean of
 // the new models and errors. SparseLoCo sends the largest elements of d in this way, and its errors
 // decay, with b about 0.95 (Sarfi et al., "Communication Efficient LLM Pre-training with
-// SparseLoCo", 2025). In DoubleSqueeze, too, the
-// rank that has encoded a sum keeps the error of the sum (Tang et al., ICML 2019).
+// SparseLoCo", 2025). In DoubleSqueeze, too, the rank that has encoded a sum keeps the error of the
+// sum (Tang et al., ICML 2019).
 //
 // After forget() (other code has written the parameters) a rank's anchor differs from the others':
 //
@@ -23,9 +23,9 @@
 //      and momentum and errors are 0 again.
 //
 // Codecs run on processors. So where the models are on a GPU, their averages under a codec are
-// taken in host memory: models and anchors are copied there when an average begins, and a thread of
-// the host encodes them while the GPU trains on. When the average is due, the caller waits while
-// this thread decodes and mixes, and the mean is copied back. The errors stay in host memory.
+// taken in host memory. Models and anchors are copied there when an average begins. A thread of the
+// host encodes them while the GPU trains on. When the average is due, the caller waits while this
+// thread decodes and mixes, and the mean is copied back. The errors stay in host memory.
 //
 // Protocol for a bucket: start(), wait(), take() or drop(), and so on.
 //
@@ -99,8 +99,8 @@ class OuterAverages {
   };
 
   [[nodiscard]] Lane& lane_of(const Bucket& bucket);
-  /// The flag of an average of moves that began after step `began`: 1 if this rank's anchor may
-  /// differ from the others', or if all ranks have agreed on averages of models since. After
+  /// The flag of an average of moves that began after step `began`. It is 1 if this rank's anchor
+  /// may differ from the others', or if all ranks have agreed on averages of models since. After
   /// loading, an average may be repeated that has begun before the rank's parameters were written:
   /// kUnusable.
   [[nodiscard]] double flag_of(std::int64_t began) const;

@@ -7,7 +7,7 @@
 // and after 1, 2, 4, 8, ... < H rounds, where v is young and changes fast. First moments, or the
 // momentum of descent, have a period of their own, as in DES-LOC (arXiv 2505.22549).
 //
-// If ranks took the mean of m and not of v, m / sqrt(v) could be a huge step: a v near 0 has not
+// If ranks took the mean of m and not of v, m / sqrt(v) could be a huge step. A v near 0 has not
 // seen the gradients that are in the mean m. So the period of m must be a multiple of the period of
 // v. Where parameters have several optimizers, each optimizer shares the moments that it has, and
 // an optimizer with a v shares m only if it shares v.

@@ -150,9 +150,9 @@ class Bucket {
   /// Mixes the parameters of the shard, and updates the parameters that have a gradient. The bucket
   /// adds its memory and its segments to the update, and multiplies the rate by
   /// Intake::update_scale. Inboxes have the elements of the shard. An optimizer without a rule
-  /// (Optimizer::has_rule()) leaves the rule to the caller: it applies its own to external_step(),
-  /// and then calls finish_external_step(), which copies or encodes the parameters for the next
-  /// exchange.
+  /// (Optimizer::has_rule()) leaves the rule to the caller. The caller applies its own rule to
+  /// external_step(), and then calls finish_external_step(). This call copies or encodes the
+  /// parameters for the next exchange.
   void update(BlockUpdate update);
   /// The step that the caller's own rule gets after update(). Waits for the stream.
   [[nodiscard]] ExternalStep external_step();

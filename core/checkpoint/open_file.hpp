@@ -1,6 +1,6 @@
 #pragma once
-// A regular file that is open for reading. Files of checkpoints are read through this class alone:
-// it opens neither folders nor devices, and follows a symbolic link at the end of the path only
+// A regular file that is open for reading. Files of checkpoints are read through this class alone.
+// It opens neither folders nor devices, and follows a symbolic link at the end of the path only
 // where the caller says so.
 //
 // Thread safety: any thread may read. Errors: CheckpointError with the path.

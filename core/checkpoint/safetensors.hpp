@@ -1,8 +1,8 @@
 #pragma once
-// Files in the safetensors format: 8 bytes with the size of the header, a JSON header with the
-// name, type, shape and place of each tensor, then the raw little-endian values. Reading such a
-// file runs no code. Python reads it with safetensors.torch.load_file().
-// Format: https://github.com/huggingface/safetensors, "Format".
+// Files in the safetensors format. They begin with 8 bytes that hold the size of the header. A JSON
+// header follows, with the name, type, shape and place of each tensor, and then the raw
+// little-endian values. Reading such a file runs no code. Python reads it with
+// safetensors.torch.load_file(). Format: https://github.com/huggingface/safetensors, "Format".
 //
 // The reader trusts nothing. It refuses a header that is too large or nested, and a key or a name
 // that comes twice. It refuses sizes that overflow. The places of the tensors must follow one

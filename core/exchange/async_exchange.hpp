@@ -5,7 +5,7 @@
 //
 // Every rank has a model z and a mass s, which is 1 at first. A message holds a copy of z and a
 // part of the mass. Over all ranks and all messages on their way, the sums of s and of s z do not
-// change by communication: a message is never overwritten, and mass that cannot be sent stays. So z
+// change by communication. A message is never overwritten, and mass that cannot be sent stays. So z
 // converges to the mean sum of s z / sum of s although no rank knows the weights of others.
 // Sources: Kempe, Dobra and Gehrke, FOCS 2003; Assran et al., "Stochastic gradient push for
 // distributed deep learning", ICML 2019 (overlap SGP).
@@ -15,9 +15,8 @@
 // an edge holds at most one message that is not used yet. A step k of this rank:
 //
 //   take(k)     waits until for every in-edge a message is here, or k - (the step that used the
-//   last
-//               message) <= max_age; then s' = s + sum of the messages' masses. The caller sets
-//               z <- (s / s') z + sum of (mass / s') z_message - update / s'.
+//               last message) <= max_age. Then s' = s + sum of the messages' masses. The caller
+//               sets z <- (s / s') z + sum of (mass / s') z_message - update / s'.
 //   release()   acknowledges the messages.
 //   send(k)     F = the free out-edges of round k; sends (z, s / (1 + |F|)) along each, and keeps
 //               the rest of the mass.

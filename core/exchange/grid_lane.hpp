@@ -13,11 +13,11 @@
 // The update of a window's last round comes after the vote, so it belongs to the next measurement.
 //
 // Rounds without a grid send plain blocks: the rounds of the first two windows, and the rounds
-// after a veto. A rank vetoes all grids for one of three reasons: a difference has reached the end
-// of its range; a difference is not a number; forget() was called, because other code may have
-// moved the ranks apart. A veto takes effect two windows later. Until then the ranks measure with
-// the refused grid, so every veto is cast twice. A difference far beyond the range may look small
-// and pass unseen. The mean of all ranks stays exact even then.
+// after a veto. A rank vetoes all grids for one of three reasons. A difference has reached the end
+// of its range, or is not a number. Or forget() was called, because other code may have moved the
+// ranks apart. A veto takes effect two windows later. Until then the ranks measure with the refused
+// grid, so every veto is cast twice. A difference far beyond the range may look small and pass
+// unseen. The mean of all ranks stays exact even then.
 //
 // A rank that has measured nothing, or only equal values, abstains. If all ranks abstain, the grid
 // stays as it is, so exchanges may be rare.
@@ -43,7 +43,8 @@ namespace gossamer {
 
 /// The state that a GridLane needs to go on after loading.
 struct GridState {
-  /// Less than all exponents. No grid: blocks are sent as they are. As a vote: no opinion.
+  /// This number is less than all exponents. As a grid it means that blocks are sent as they are,
+  /// and as a vote that the rank abstains.
   static constexpr std::int64_t kNone = -1000;
   static constexpr std::int64_t kLeastExponent = -60;
   static constexpr std::int64_t kMostExponent = 40;

@@ -43,7 +43,7 @@ struct HostSharing {
   std::int64_t num_refused = 0;
 };
 
-/// The memory of the slots of all lanes, one area for each rank: the system limits the number of
+/// The memory of the slots of all lanes, one area for each rank. The system limits the number of
 /// mappings of a process, and there may be many thousands of lanes. First every lane says how much
 /// it needs (reserve()), then all ranks make the memory (share()).
 class HostMemory {

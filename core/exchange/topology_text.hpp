@@ -7,8 +7,8 @@
 
 namespace gossamer {
 
-/// The name, and a number that depends on the first rounds, because options do not stand in every
-/// name.
+/// Returns the name, and a number that depends on the first rounds, because not every name shows
+/// the options.
 std::string text_of(const Topology& topology);
 
 }  // namespace gossamer

@@ -86,9 +86,9 @@ class DecentralizedDataParallel {
   void drain() { core_->drain(); }
   /// Collective, between two steps or before the first one; see WriteScope. The next step notices a
   /// write outside of such a scope, unless the write went through data(). If the write came after
-  /// drain(), or if the parameter was given other memory, the step continues as if this rank alone
-  /// had opened a scope, and logs a warning once. Otherwise a peer may have received half of the
-  /// write, and the step throws std::logic_error.
+  /// drain(), or if the parameter was given other memory, the step logs a warning once. It
+  /// continues as if this rank alone had opened a scope. Otherwise a peer may have received half of
+  /// the write, and the step throws std::logic_error.
   [[nodiscard]] WriteScope write_parameters() { return core_->write_parameters(); }
   /// Collective, between two steps or before the first one; see AverageScope. With
   /// `average_buffers` the scope also has the mean of the floating-point buffers.

@@ -8,11 +8,11 @@
 //   q(x) = floor(x / 2^e + r) mod 2^b
 //   heard - own = 2^e * (q(heard) - q(own)), as a signed number of b bits
 //
-// r is a pseudo-random number in [0, 1) that is the same on all ranks: it depends on the round and
-// on the place of the value alone. So the expected difference is the true one, and equal values
-// have no difference. A difference of -2^(b-1) counts as 0, because +2^(b-1) looks the same: then
-// the differences of a pair are always opposite numbers, and the mean of the pair stays, even where
-// values lie too far apart.
+// The pseudo-random number r lies in [0, 1) and is the same on all ranks, because it depends on the
+// round and on the place of the value alone. So the expected difference is the true one, and equal
+// values have no difference. A difference of -2^(b-1) counts as 0, because +2^(b-1) looks the same.
+// So the differences of a pair are always opposite numbers, and the mean of the pair stays, even
+// where values lie too far apart.
 //
 // Sums over ranks are encoded without a grid (scaled_bytes.hpp).
 

@@ -8,7 +8,7 @@
 //
 // with v' as Adam has it; the step itself is Adam's, from b1 m + (1 - b1) g. DECA (arXiv
 // 2606.03209) adds a discrepancy to both moments too, but in units of the parameters, where it is
-// as small as a step; in our measurements that only made moments decay
+// as small as a step. In our measurements that only made moments decay
 // (docs/measurements/accuracy.md).
 
 #include <array>

@@ -52,7 +52,7 @@ struct MuonMomentumRule {
   }
 };
 
-/// Moves the parameter along a direction. Of the gradient it only asks whether there is one.
+/// Moves the parameter along a direction. The rule only asks whether there is a gradient.
 struct MuonStepRule {
   static constexpr RuleTraits<1> kTraits = {.state_names = {"direction"},
                                             .writes = [](Phase) { return 0U; }};

@@ -7,7 +7,7 @@
 //
 // The bench updates several buckets in turn, so that no bucket is still in the cache when its turn
 // comes again. Updates and the yardstick alternate, so that both see the same machine. On GPUs the
-// bench times a cycle of all buckets as a whole, from the first launch to the end of the last: it
+// bench times a cycle of all buckets as a whole, from the first launch to the end of the last. It
 // does not wait for each launch, just as a step does not.
 
 #include <cstdint>

@@ -25,7 +25,7 @@ class StepEngine {
   /// `text` is a name, or a section: `{name: allreduce, delay: 1}`. Throws ConfigError.
   explicit StepEngine(std::string_view text, const PlugIns& own = {});
 
-  /// As written by the user.
+  /// The text of the user.
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Empty: forward and backward alone.
   [[nodiscard]] const std::optional<AlgorithmChoice>& algorithm() const { return algorithm_; }
@@ -52,7 +52,7 @@ struct StepBenchOptions {
   std::string topology = "ring";
   /// For the algorithms that can send encoded blocks.
   std::string codec = "fp32";
-  /// As in ExchangeOptions.
+  /// Whether ranks of one host share memory (ExchangeOptions).
   bool shares_memory = true;
   std::string optimizer = "accum-adamw";
   /// Timed steps of each engine. Several engines share them out over `rounds` turns.

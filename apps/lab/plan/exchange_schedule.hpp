@@ -1,7 +1,7 @@
 #pragma once
-// What an algorithm sends in its steps. The algorithm itself says so: it runs for some of its
-// periods (AlgorithmChoice::period()) on one rank with small buckets, over lanes that only write
-// down what they are asked to send. So the plan needs no formula for any algorithm.
+// What an algorithm sends in its steps. The algorithm itself says so. It runs for some of its
+// periods (AlgorithmChoice::period()) on one rank with small buckets. Its lanes only write down
+// what they are asked to send. So the plan needs no formula for any algorithm.
 //
 // A schedule holds the steps of one period, after any warm-up. Sizes are relative to the bytes of a
 // bucket, so they hold for buckets of any size. It leaves out the votes about grids (GridLane),

@@ -1,6 +1,6 @@
 #pragma once
 // What measured pairs of ranks say about the links of a cluster: how fast a link is within a node
-// and between nodes, and, where every two nodes have a pair, which nodes lie apart.
+// and between nodes. Where every two nodes have a pair, the pairs also say which nodes lie apart.
 
 #include <utility>
 #include <vector>

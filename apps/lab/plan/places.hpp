@@ -19,14 +19,14 @@ struct TopologyVariant {
   std::string option = {};
   /// The second option; empty: none.
   std::string second = {};
-  /// Ranks that the topology takes as one node (`comm.local_size`); 0: those of a host.
+  /// Ranks that the topology takes as one node (`comm.local_size`); 0: the ranks of a host.
   int local_size = 0;
   /// The model follows whole periods, however long they are.
   bool whole_periods = false;
 
-  /// As `base-k, k: 3`.
+  /// Returns a text such as `base-k, k: 3`.
   [[nodiscard]] std::string label() const;
-  /// As `{name: base-k, k: 3}`.
+  /// Returns a text such as `{name: base-k, k: 3}`.
   [[nodiscard]] std::string section() const;
 };
 

@@ -39,7 +39,7 @@ struct PlanOptions {
 };
 
 struct PlanRow {
-  /// As `outer in pairs`, or an algorithm with its options.
+  /// The name of a way, such as `outer in pairs`, or an algorithm with its options.
   std::string exchange = {};
   /// A topology with its options, as `base-k, k: 3`; empty: none.
   std::string topology = {};
@@ -49,7 +49,7 @@ struct PlanRow {
   /// Steps that an exchange may travel; 0: ranks wait in the step that starts it.
   std::int64_t late = 1;
   StepPrediction step = {};
-  /// Seconds of a step without communication, divided by those of this step.
+  /// Seconds of a step without communication, divided by the seconds of this step.
   double efficiency = 0.0;
   /// Seconds that an exchange of the whole model takes, and that `late` steps without
   /// communication do.
@@ -67,7 +67,7 @@ struct PlanRow {
 
   /// False: we expect the ranks to lose as much without any exchange.
   [[nodiscard]] bool helps() const;
-  /// As `outer of all, topk, every 2`.
+  /// Returns a text such as `outer of all, topk, every 2`.
   [[nodiscard]] std::string label() const;
 };
 

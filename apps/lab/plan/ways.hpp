@@ -38,7 +38,7 @@ struct MeasuredGaps {
 };
 
 struct Way {
-  /// As `outer in pairs`.
+  /// The name in tables, such as `outer in pairs`.
   std::string_view name;
   std::string_view algorithm;
   /// The algorithm's options, without `every` and `late`.

@@ -1,8 +1,8 @@
 #pragma once
 // A RoundPlan describes a round as work on rows. Row i holds the values of rank i; further rows
 // hold sums over groups and nodes. All virtual ranks of one process follow the plan. They use the
-// mixing code of training (optim/optimizer.hpp) and its order of operations: a group adds in rank
-// order; in a round of two levels each node adds first, its leader mixes the sums, and every rank
+// mixing code of training (optim/optimizer.hpp) and its order of operations. A group adds in rank
+// order. In a round of two levels each node adds first, its leader mixes the sums, and every rank
 // takes the result.
 //
 // The work falls into layers. The rows of one layer may be computed in any order and by any thread

@@ -62,8 +62,8 @@ struct SimulationPoint {
 };
 
 struct SimulationResult {
-  /// The start, every round up to round 100, then ever fewer; from round 2500 on every 50th. The
-  /// last round is always included.
+  /// The points of the start, of every round up to round 100, and then of ever fewer rounds: from
+  /// round 2500 on of every 50th. The last round is always included.
   std::vector<SimulationPoint> points;
   /// How far the mean has moved under mixing alone. Only rounding can move it.
   double mean_drift = 0.0;

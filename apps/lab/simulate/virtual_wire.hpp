@@ -41,7 +41,7 @@ class VirtualWire {
   /// What to mix in at a rank. Only the first call returns what has arrived. Valid until the next
   /// start().
   Intake take(int rank);
-  /// As Lane::accumulate_residual(), after take().
+  /// Does what Lane::accumulate_residual() does, after take().
   void accumulate_residual(int rank, const Block& to) const;
   void forget(int rank) { has_arrived_[static_cast<std::size_t>(rank)] = 0; }
   /// The push-sum weights of the ranks after the last round; 1 in undirected topologies.

@@ -82,7 +82,7 @@ class ElasticSession : public Session {
     void admit(bool admits) override { session_.participant_->admit(admits); }
     Membership reconfigure(std::int64_t step) override {
       drop_parts();
-      session_.renew(step);
+      session_.reconfigure(step);
       return session_.membership();
     }
 
@@ -179,7 +179,7 @@ class ElasticSession : public Session {
   /// reason than a death: after kMaxFailures of them the run goes on without a suspect.
   void begin_epoch(std::int64_t step, const Suspects& suspects) {
     const Epoch before = participant_->epoch();
-    participant_->renew(step);
+    participant_->reconfigure(step);
     if (participant_->epoch().members != before.members) {
       has_stalled_ = false;
       return num_failures_.clear();
@@ -192,7 +192,7 @@ class ElasticSession : public Session {
     }
     if (!has_lost) return;
     // That has ended the epoch which has just begun.
-    participant_->renew(step);
+    participant_->reconfigure(step);
     has_stalled_ = false;
     num_failures_.clear();
   }
@@ -206,7 +206,7 @@ class ElasticSession : public Session {
     session_->abandon();
   }
 
-  void renew(std::int64_t step) {
+  void reconfigure(std::int64_t step) {
     const std::chrono::duration<double> lived = Clock::now() - began_;
     if (lived.count() > fault_.silence_s) num_failures_.clear();
     const Suspects suspects = suspects_of_world();

@@ -89,13 +89,13 @@ class ElasticTransport : public ForwardingCommunicator {
     // What was aborted reads its blocks no more.
     stream_->synchronize();
     const std::vector<std::int64_t> before = membership().members;
-    Membership renewed = host_.elastic()->reconfigure(step);
+    Membership reconfigured = host_.elastic()->reconfigure(step);
     // The device's communicator may notice first that a rank is gone.
-    if (!failure.empty() && renewed.members == before) {
+    if (!failure.empty() && reconfigured.members == before) {
       ++num_failures_;
       flaw_ = std::move(failure);
     }
-    return renewed;
+    return reconfigured;
   }
 
   Communicator& way_of(const ConstBlock& block) { return is_on_host(block) ? host_ : wires(); }

@@ -89,7 +89,7 @@ void Participant::handle_next(const std::vector<MemberId>& awaited, int patience
   }
 }
 
-const Epoch& Participant::renew(std::int64_t step) {
+const Epoch& Participant::reconfigure(std::int64_t step) {
   step_ = step;
   const auto is_renewed = [this] {
     return agreement_.phase() == Agreement::Phase::kServing && epoch().number > returned_;

@@ -2,12 +2,12 @@
 // A process that is a member of a run: does what the rules of Agreement say, over a Mesh and with
 // the record in the store.
 //
-// Protocol: between two calls of renew() the member trains in its epoch().
+// Protocol: between two calls of reconfigure() the member trains in its epoch().
 //
 // 1. When is_disturbed(), or when an exchange has failed, the member ends its step.
-// 2. renew() returns the next epoch.
+// 2. reconfigure() returns the next epoch.
 // 3. gather() exchanges the data that the members of this epoch need to train together. If it
-//    throws PeerLost, the members have changed again, and the caller goes back to renew().
+//    throws PeerLost, the members have changed again, and the caller goes back to reconfigure().
 //
 // The other members count a member that goes away without close() as lost.
 //
@@ -72,9 +72,9 @@ class Participant {
 
   /// Ends the epoch, and returns the next epoch that this member is in. `step` is the number of
   /// steps that the member has made. Blocks until all other members that it reaches have called
-  /// renew() as well. Goes on without members that have not called it within Config::patience; for
-  /// members with lower ids it waits twice as long.
-  const Epoch& renew(std::int64_t step);
+  /// reconfigure() as well. Goes on without members that have not called it within
+  /// Config::patience; for members with lower ids it waits twice as long.
+  const Epoch& reconfigure(std::int64_t step);
   /// Collective in an epoch, once. Returns the texts of all its members, in their order. Throws
   /// PeerLost if the members change meanwhile.
   std::vector<std::string> gather(const std::string& text);
@@ -127,7 +127,7 @@ class Participant {
   MemberId self_;
   Agreement agreement_;
   std::int64_t step_ = 0;
-  /// The number of the epoch that renew() has returned last.
+  /// The number of the epoch that reconfigure() has returned last.
   std::int64_t returned_ = 0;
   /// A new epoch has been adopted, and its lost members are not told yet.
   bool has_adopted_ = false;

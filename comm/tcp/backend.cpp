@@ -15,8 +15,8 @@
 #include "comm/collectives/process_world.hpp"
 #include "comm/collectives/shared_memory.hpp"
 #include "comm/preconditions.hpp"
+#include "comm/tcp/elastic_worlds.hpp"
 #include "comm/tcp/operations.hpp"
-#include "comm/tcp/renewing.hpp"
 #include "comm/tcp/world.hpp"
 
 namespace gossamer {

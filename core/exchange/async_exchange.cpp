@@ -236,7 +236,7 @@ std::int64_t AsyncExchange::num_busy() {
 }
 
 void AsyncExchange::send(std::int64_t step) {
-  if (!is_open_) throw std::logic_error("Mailbox: send() before take()");
+  if (!is_open_) throw std::logic_error("AsyncExchange: send() before take()");
   free_edges();
   state_.steps += 1.0;
   std::vector<OutEdge*> edges;

@@ -3,7 +3,7 @@
 // steps, and make sure in each of them that all members of their world are there.
 
 #include "test/comm/elastic/fault_injector.hpp"
-#include "test/comm/renewing_ranks.hpp"
+#include "test/comm/elastic_ranks.hpp"
 
 #include <algorithm>
 #include <atomic>

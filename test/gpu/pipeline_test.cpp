@@ -2,7 +2,7 @@
 // host memory.
 
 #include "test/comm/conformance.hpp"
-#include "test/comm/renewing_ranks.hpp"
+#include "test/comm/elastic_ranks.hpp"
 #include "test/core/expected.hpp"
 #include "test/gpu/gpu_device.hpp"
 #include "test/gpu/gpu_test.hpp"

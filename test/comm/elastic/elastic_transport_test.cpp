@@ -4,8 +4,8 @@
 
 #include "test/base/thrown.hpp"
 #include "test/comm/conformance.hpp"
+#include "test/comm/elastic_ranks.hpp"
 #include "test/comm/nccl/fake_nccl.hpp"
-#include "test/comm/renewing_ranks.hpp"
 
 #include <atomic>
 #include <chrono>

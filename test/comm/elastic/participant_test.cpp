@@ -25,8 +25,8 @@ constexpr auto kPatience = std::chrono::seconds(20);
 
 std::string place_of(int member) { return "process " + std::to_string(member); }
 
-/// What renew() has led to: an epoch, or the error with which the member leaves.
-struct Renewed {
+/// What reconfigure() has led to: an epoch, or the error with which the member leaves.
+struct Reconfigured {
   Epoch epoch = {};
   ExitCode code = ExitCode::kDone;
   std::string why = {};
@@ -68,14 +68,15 @@ class Group {
     }
   }
 
-  /// renew() of these members at the same time; `first_step` plus the id are their steps.
-  std::vector<Renewed> renew(const std::vector<int>& ids, std::int64_t first_step = 10) {
-    std::vector<Renewed> all(ids.size());
+  /// reconfigure() of these members at the same time; `first_step` plus the id are their steps.
+  std::vector<Reconfigured> reconfigure(const std::vector<int>& ids, std::int64_t first_step = 10) {
+    std::vector<Reconfigured> all(ids.size());
     std::vector<std::jthread> threads;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       threads.emplace_back([&, i] {
         try {
-          all[i].epoch = members[static_cast<std::size_t>(ids[i])]->renew(first_step + ids[i]);
+          all[i].epoch =
+              members[static_cast<std::size_t>(ids[i])]->reconfigure(first_step + ids[i]);
         } catch (const CommError& error) {
           all[i].code = exit_code_of(error);
           all[i].why = error.what();
@@ -103,7 +104,7 @@ std::vector<MemberId> ids_of(const Epoch& epoch) {
 TEST(Participant, GoesOnWithThreeOfFour) {
   Group run(4);
   for (const int other : {0, 1, 2}) run.network->cut(place_of(3), place_of(other));
-  const std::vector<Renewed> all = run.renew({0, 1, 2, 3});
+  const std::vector<Reconfigured> all = run.reconfigure({0, 1, 2, 3});
   for (const std::size_t i : {0U, 1U, 2U}) {
     EXPECT_EQ(ids_of(all[i].epoch), (std::vector<MemberId>{0, 1, 2})) << all[i].why;
     EXPECT_EQ(all[i].epoch.step, 12);
@@ -117,9 +118,10 @@ TEST(Participant, LeavesWhereTwoAndTwoAreApart) {
   for (const int a : {0, 1}) {
     for (const int b : {2, 3}) run.network->cut(place_of(a), place_of(b));
   }
-  for (const Renewed& renewed : run.renew({0, 1, 2, 3})) {
-    EXPECT_EQ(renewed.code, ExitCode::kPeerLost);
-    EXPECT_NE(renewed.why.find("too few ranks are left"), std::string::npos) << renewed.why;
+  for (const Reconfigured& reconfigured : run.reconfigure({0, 1, 2, 3})) {
+    EXPECT_EQ(reconfigured.code, ExitCode::kPeerLost);
+    EXPECT_NE(reconfigured.why.find("too few ranks are left"), std::string::npos)
+        << reconfigured.why;
   }
   EXPECT_EQ(run.in_store().number, 0);
 }
@@ -128,7 +130,7 @@ TEST(Participant, LeavesWhereTwoAndTwoAreApart) {
 TEST(Participant, TakesOutOneOfTwoThatDoNotReachEachOther) {
   Group run(4);
   run.network->cut(place_of(1), place_of(2));
-  const std::vector<Renewed> all = run.renew({0, 1, 2, 3});
+  const std::vector<Reconfigured> all = run.reconfigure({0, 1, 2, 3});
   for (const std::size_t i : {0U, 1U, 3U}) {
     EXPECT_EQ(ids_of(all[i].epoch), (std::vector<MemberId>{0, 1, 3})) << all[i].why;
   }
@@ -138,11 +140,11 @@ TEST(Participant, TakesOutOneOfTwoThatDoNotReachEachOther) {
 TEST(Participant, IsFencedAfterALongStop) {
   Group run(3);
   run.network->stop(place_of(0));
-  const std::vector<Renewed> others = run.renew({1, 2});
+  const std::vector<Reconfigured> others = run.reconfigure({1, 2});
   EXPECT_EQ(ids_of(others[0].epoch), (std::vector<MemberId>{1, 2})) << others[0].why;
   run.network->go_on(place_of(0));
   EXPECT_TRUE(run.members[0]->is_disturbed());
-  const Renewed fenced = run.renew({0})[0];
+  const Reconfigured fenced = run.reconfigure({0})[0];
   EXPECT_EQ(fenced.code, ExitCode::kPreempted);
   EXPECT_NE(fenced.why.find("have gone on without this one"), std::string::npos) << fenced.why;
   EXPECT_FALSE(run.members[1]->is_disturbed()) << "the others have noticed nothing";
@@ -178,8 +180,8 @@ TEST(Participant, GathersNothingWhenAMemberDies) {
   for (const std::string& text : texts) {
     EXPECT_NE(text.find("have changed again"), std::string::npos) << text;
   }
-  for (const Renewed& renewed : run.renew({0, 1})) {
-    EXPECT_EQ(ids_of(renewed.epoch), (std::vector<MemberId>{0, 1})) << renewed.why;
+  for (const Reconfigured& reconfigured : run.reconfigure({0, 1})) {
+    EXPECT_EQ(ids_of(reconfigured.epoch), (std::vector<MemberId>{0, 1})) << reconfigured.why;
   }
 }
 
@@ -187,7 +189,7 @@ TEST(Participant, LosesOneThatCannotExchange) {
   Group run(4);
   // It has made more steps than the others.
   run.members[1]->lose(2, 50);
-  const std::vector<Renewed> all = run.renew({0, 1, 2, 3});
+  const std::vector<Reconfigured> all = run.reconfigure({0, 1, 2, 3});
   EXPECT_EQ(ids_of(all[0].epoch), (std::vector<MemberId>{0, 1, 3})) << all[0].why;
   EXPECT_EQ(all[0].epoch.step, 50);
   EXPECT_NE(all[2].code, ExitCode::kDone);
@@ -199,11 +201,11 @@ TEST(Participant, GoesOnWithoutOneThatDoesNotCome) {
     Group run(4, std::chrono::milliseconds(2'000));
     std::vector<int> others{0, 1, 2, 3};
     std::erase(others, late);
-    for (const Renewed& renewed : run.renew(others)) {
-      EXPECT_EQ(renewed.epoch.members.size(), 3U) << renewed.why;
-      EXPECT_FALSE(renewed.epoch.has(late));
+    for (const Reconfigured& reconfigured : run.reconfigure(others)) {
+      EXPECT_EQ(reconfigured.epoch.members.size(), 3U) << reconfigured.why;
+      EXPECT_FALSE(reconfigured.epoch.has(late));
     }
-    EXPECT_EQ(run.renew({late})[0].code, ExitCode::kPreempted);
+    EXPECT_EQ(run.reconfigure({late})[0].code, ExitCode::kPreempted);
   }
 }
 
@@ -211,9 +213,9 @@ TEST(Participant, LeavesWhenTheStoreHasForgotten) {
   Group run(3);
   run.members[2]->close();
   run.store->set("run/epoch", "");
-  for (const Renewed& renewed : run.renew({0, 1})) {
-    EXPECT_EQ(renewed.code, ExitCode::kPeerLost);
-    EXPECT_NE(renewed.why, "");
+  for (const Reconfigured& reconfigured : run.reconfigure({0, 1})) {
+    EXPECT_EQ(reconfigured.code, ExitCode::kPeerLost);
+    EXPECT_NE(reconfigured.why, "");
   }
 }
 
@@ -241,11 +243,11 @@ TEST(Participant, JoinsARunThatHasJustLostAMember) {
     fresh = Participant::join(make_local_mesh(run.network, "fresh"),
                               EpochRecord(run.store, "run", ""), 1, {.patience = kPatience});
   });
-  for (const Renewed& renewed : run.renew({0, 1, 2})) {
-    EXPECT_EQ(ids_of(renewed.epoch), (std::vector<MemberId>{0, 1, 2})) << renewed.why;
+  for (const Reconfigured& reconfigured : run.reconfigure({0, 1, 2})) {
+    EXPECT_EQ(ids_of(reconfigured.epoch), (std::vector<MemberId>{0, 1, 2})) << reconfigured.why;
   }
   while (!run.members[1]->is_disturbed()) std::this_thread::yield();
-  const std::vector<Renewed> all = run.renew({0, 1, 2});
+  const std::vector<Reconfigured> all = run.reconfigure({0, 1, 2});
   joining.join();
   EXPECT_EQ(ids_of(all[0].epoch), (std::vector<MemberId>{0, 1, 2, 4})) << all[0].why;
   EXPECT_EQ(fresh->epoch(), all[0].epoch);

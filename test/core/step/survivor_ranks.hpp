@@ -1,8 +1,8 @@
 #pragma once
 // Runs of ranks that go on when others are lost, on processors and on devices.
 
+#include "test/comm/elastic_ranks.hpp"
 #include "test/comm/nccl/fake_nccl.hpp"
-#include "test/comm/renewing_ranks.hpp"
 #include "test/core/test_device.hpp"
 
 #include <functional>

@@ -1,4 +1,4 @@
-#include "comm/tcp/renewing.hpp"
+#include "comm/tcp/elastic_worlds.hpp"
 
 #include <chrono>
 #include <cstddef>

@@ -75,10 +75,10 @@ inline apps::VirtualRanks ranks_of(const Method& method, const std::string& topo
 
 /// The root mean square distance of the ranks from the common optimum after 4000 steps from zero;
 /// mean over the first draws of the problem.
-inline double floor_of(const Method& method, const std::string& topology,
-                       std::uint64_t num_draws = 5) {
+inline double floor_of(const Method& method, const std::string& topology) {
+  constexpr std::uint64_t kNumDraws = 5;
   double sum = 0.0;
-  for (std::uint64_t seed = 1; seed <= num_draws; ++seed) {
+  for (std::uint64_t seed = 1; seed <= kNumDraws; ++seed) {
     const Quadratics problem(seed);
     apps::VirtualRanks ranks = ranks_of(method, topology, method.lr);
     for (int step = 0; step < 4000; ++step) {
@@ -88,7 +88,7 @@ inline double floor_of(const Method& method, const std::string& topology,
     }
     sum += ranks.distance_from(problem.optimum());
   }
-  return sum / static_cast<double>(num_draws);
+  return sum / static_cast<double>(kNumDraws);
 }
 
 }  // namespace gossamer

@@ -71,11 +71,6 @@ double bytes_sent(const RankRound& round, int rank, const BlockBytes& bytes) {
   return inside + between + static_cast<double>(bytes.plain);
 }
 
-std::int64_t degree(const RankRound& round) {
-  if (round.kind == RankRound::Kind::kGroup) return std::ssize(round.group) - 1;
-  return std::max(std::ssize(round.send_to), std::ssize(round.receive_from));
-}
-
 RoundTraffic round_traffic(const Round& round, int world_size, std::int64_t bytes) {
   const std::int64_t num_places = world_size / round.node_size;
   std::vector<std::int64_t> sends(static_cast<std::size_t>(num_places));

@@ -65,10 +65,6 @@ struct BlockBytes {
 /// other nodes and sends the result once.
 double bytes_sent(const RankRound& round, int rank, const BlockBytes& bytes);
 
-/// The number of ranks (in two levels: nodes) that a rank talks to in a round: the other members of
-/// its group, or the peers it sends to or hears from, whichever are more.
-std::int64_t degree(const RankRound& round);
-
 /// The load that a round puts on its ranks.
 struct RoundTraffic {
   std::int64_t max_degree = 0;

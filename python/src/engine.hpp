@@ -206,7 +206,6 @@ class Engine : private ParameterHost {
   std::shared_ptr<ExternalSchedule> schedule_ = std::make_shared<ExternalSchedule>();
   /// The factor of mixing; null without the option adaptive_factor.
   std::shared_ptr<ChangingFactor> adaptive_factor_;
-  std::string optimizer_name_;
   nanobind::object rule_;
   std::vector<Place> places_;
   /// Where Python's own gradients of this step lie.

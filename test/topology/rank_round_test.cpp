@@ -3,6 +3,8 @@
 #include "test/topology/irregular.hpp"
 #include "test/topology/worlds.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include <gtest/gtest.h>
@@ -72,6 +74,13 @@ TEST(BytesSent, AreThoseOfTheCheapestKnownWay) {
 class EveryTraffic : public TopologyTest {};
 INSTANTIATE_TEST_SUITE_P(Topologies, EveryTraffic, testing::ValuesIn(topologies_to_test()),
                          test_name);
+
+/// The ranks (in two levels: nodes) that a rank talks to in a round: the other members of its
+/// group, or the peers it sends to or hears from, whichever are more.
+std::int64_t degree(const RankRound& round) {
+  if (round.kind == RankRound::Kind::kGroup) return std::ssize(round.group) - 1;
+  return std::max(std::ssize(round.send_to), std::ssize(round.receive_from));
+}
 
 void expect_traffic(const Round& round, int world_size) {
   const RoundTraffic traffic = round_traffic(round, world_size, 1000);

@@ -28,14 +28,14 @@ void do_other_things(Communicator& communicator) {
   std::vector<double> sent = {1.0};
   std::vector<double> sum = {0.0};
   communicator.all_reduce_sum(block_of(std::span(sent)), block_of(std::span(sum)), {}).wait();
-  require(sum[0] == communicator.size(), "a sum beside letters");
+  require(sum[0] == communicator.size(), "a sum beside messages");
   const int peer = communicator.rank() ^ 1;
   if (peer < communicator.size()) {
     std::vector<double> received = {0.0};
     sent[0] = communicator.rank();
     communicator.exchange(peer, block_of(std::span(sent)), block_of(std::span(received)), {})
         .wait();
-    require(received[0] == peer, "an exchange beside letters");
+    require(received[0] == peer, "an exchange beside messages");
   }
   communicator.barrier();
 }
@@ -61,7 +61,7 @@ void sends_messages(Communicator& communicator) {
     }
   }
   do_other_things(communicator);
-  for (const Request& request : requests) require(!request.done(), "no letter has been sent");
+  for (const Request& request : requests) require(!request.done(), "no message has been sent");
   communicator.barrier();
 
   // Sent with tags in the other order.
@@ -78,7 +78,7 @@ void sends_messages(Communicator& communicator) {
   auto inbox = inboxes.begin();
   for (int tag = 0; tag < 3; ++tag) {
     for (int number = 0; number < kNumMessages; ++number) {
-      require(*inbox++ == text_of(last, tag, number), "letter ", number, " with tag ", tag);
+      require(*inbox++ == text_of(last, tag, number), "message ", number, " with tag ", tag);
     }
   }
 

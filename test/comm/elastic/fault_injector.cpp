@@ -68,13 +68,13 @@ class FaultyCommunicator : public ForwardingCommunicator {
     return ForwardingCommunicator::exchange_with_neighbors(send, std::move(peers),
                                                            std::move(incoming), std::move(context));
   }
-  Request send(int peer, int tag, ConstBlock letter, OpContext context) override {
+  Request send(int peer, int tag, ConstBlock message, OpContext context) override {
     strike({peer}, context);
-    return ForwardingCommunicator::send(peer, tag, letter, std::move(context));
+    return ForwardingCommunicator::send(peer, tag, message, std::move(context));
   }
-  Request receive(int peer, int tag, Block letter, OpContext context) override {
+  Request receive(int peer, int tag, Block message, OpContext context) override {
     strike({peer}, context);
-    return ForwardingCommunicator::receive(peer, tag, letter, std::move(context));
+    return ForwardingCommunicator::receive(peer, tag, message, std::move(context));
   }
   Request all_reduce_sum(ConstBlock send, Block receive, OpContext context) override {
     strike(others(), context);

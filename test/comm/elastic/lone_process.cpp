@@ -65,8 +65,8 @@ class Reacting {
     }
   }
 
-  void send(int to, Happening letter) {
-    if (!process_.closed.contains(to)) reaction_.sent.emplace_back(to, std::move(letter));
+  void send(int to, Happening message) {
+    if (!process_.closed.contains(to)) reaction_.sent.emplace_back(to, std::move(message));
   }
 
   void perform(const Actions& actions) {

@@ -44,10 +44,10 @@ std::vector<Event> RunStates::due(const State& state) const {
     const Site& at = site(state, one);
     const bool is_here = process(at).is_here();
     for (int from = 0; is_here && from < num_processes_; ++from) {
-      const Number letters = at.letters[index(from)];
-      if (letters == 0) continue;
+      const Number messages = at.messages[index(from)];
+      if (messages == 0) continue;
       events.push_back({Kind::kArrive, one, from});
-      if (queues_[letters].size() > 1 && ends(letters)) events.push_back({Kind::kCut, one, from});
+      if (queues_[messages].size() > 1 && ends(messages)) events.push_back({Kind::kCut, one, from});
     }
     if (at.questions != 0) {
       events.push_back({Kind::kStore, one});
@@ -95,10 +95,10 @@ bool RunStates::should_confirm(const Process& process) const {
          epoch.members.front().address == address_of(process.number);
 }
 
-/// Whether the connection ends after these letters.
+/// Whether the connection ends after these messages.
 bool RunStates::ends(Number queue) const {
-  const Queue& letters = queues_[queue];
-  return !letters.empty() && std::holds_alternative<Closed>(happenings_[letters.back()]);
+  const Queue& messages = queues_[queue];
+  return !messages.empty() && std::holds_alternative<Closed>(happenings_[messages.back()]);
 }
 
 std::optional<Happening> RunStates::happening(const State& state, const Event& event) const {
@@ -106,7 +106,7 @@ std::optional<Happening> RunStates::happening(const State& state, const Event& e
   const Site& at = site(state, event.one);
   switch (event.kind) {
     case Kind::kArrive:
-      return happenings_[queues_[at.letters[index(event.other)]].front()];
+      return happenings_[queues_[at.messages[index(event.other)]].front()];
     case Kind::kAnswer:
       return happenings_[queues_[at.answers].front()];
     case Kind::kTrain:
@@ -143,11 +143,11 @@ State RunStates::after(const State& state, const Event& event) {
   Site& at = run.sites[index(event.one)];
   switch (event.kind) {
     case Kind::kArrive:
-      happen(run, event.one, take(at.letters[index(event.other)]));
+      happen(run, event.one, take(at.messages[index(event.other)]));
       break;
     case Kind::kCut: {
-      Number& letters = at.letters[index(event.other)];
-      letters = queues_({queues_[letters].back()});
+      Number& messages = at.messages[index(event.other)];
+      messages = queues_({queues_[messages].back()});
       break;
     }
     case Kind::kStore:
@@ -197,7 +197,7 @@ const RunStates::KnownReaction& RunStates::reaction(Number process, Number happe
   KnownReaction known{.after = processes_(reaction.after),
                       .adopted = reaction.adopted,
                       .why_left = reaction.why_left};
-  for (const auto& [to, letter] : reaction.sent) known.sent.emplace_back(to, happenings_(letter));
+  for (const auto& [to, message] : reaction.sent) known.sent.emplace_back(to, happenings_(message));
   for (const StoreQuestion& question : reaction.questions) {
     known.questions.push_back(questions_(question));
   }
@@ -214,19 +214,19 @@ void RunStates::happen(Run& run, int one, Number happening) {
   }
   if (known.why_left) check_leaving(run, one, *known.why_left, happenings_[happening]);
   at.process = known.after;
-  for (const auto& [to, letter] : known.sent) send(run, one, to, letter);
+  for (const auto& [to, message] : known.sent) send(run, one, to, message);
   for (const Number question : known.questions) add(at.questions, question);
   if (known.why_left) end(run, one);
 }
 
-void RunStates::send(Run& run, int from, int to, Number letter) {
+void RunStates::send(Run& run, int from, int to, Number message) {
   Site& at = run.sites[index(to)];
-  Number& letters = at.letters[index(from)];
+  Number& messages = at.messages[index(from)];
   const Process& receiver = process(at);
-  if (receiver.is_gone() || receiver.closed.contains(from) || ends(letters)) {
+  if (receiver.is_gone() || receiver.closed.contains(from) || ends(messages)) {
     return;
   }
-  add(letters, letter);
+  add(messages, message);
 }
 
 /// A process has died or left. What it has asked the store may still come there.
@@ -296,9 +296,9 @@ void RunStates::tidy(Run& run) {
     const auto is_past = [&](const Epoch& epoch) {
       return epoch.number < own.number || epoch == own;
     };
-    for (Number& letters : at.letters) {
-      drop_if(letters, [&](Number letter) {
-        const auto* const epoch = std::get_if<Epoch>(&happenings_[letter]);
+    for (Number& messages : at.messages) {
+      drop_if(messages, [&](Number message) {
+        const auto* const epoch = std::get_if<Epoch>(&happenings_[message]);
         return epoch != nullptr && is_past(*epoch);
       });
     }

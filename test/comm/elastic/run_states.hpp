@@ -45,8 +45,8 @@ using Line = std::vector<Epoch>;
 
 struct Site {
   Number process = 0;
-  /// The queues of letters from each process, of its questions to the store, and of answers.
-  std::array<Number, kMostProcesses> letters = {};
+  /// The queues of messages from each process, of its questions to the store, and of answers.
+  std::array<Number, kMostProcesses> messages = {};
   Number questions = 0;
   Number answers = 0;
   bool operator==(const Site&) const = default;
@@ -183,7 +183,7 @@ class RunStates {
   void happen(Run& run, int one, Number happening);
   /// Whether a process leaves for a good reason. `last`: what has happened to it.
   void check_leaving(const Run& run, int one, Leave::Why why, const Happening& last) const;
-  void send(Run& run, int from, int to, Number letter);
+  void send(Run& run, int from, int to, Number message);
   void end(Run& run, int one);
   void answer(Run& run, int one);
   /// Whether the store may take what `proposer` proposes.

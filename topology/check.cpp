@@ -39,15 +39,16 @@ std::optional<std::string> small_weight(const PushSum& push_sum, std::int64_t ro
 
 /// Takes `push_sum` through the rounds from `first` to before `last`, or through as many of them as
 /// `work` pays for. Stops early where a period has changed nothing.
-std::optional<std::string> follow(const Topology& topology, std::int64_t first, std::int64_t last,
-                                  std::int64_t work, PushSum& push_sum) {
+std::optional<std::string> obstacle_between(const Topology& topology, std::int64_t first,
+                                            std::int64_t last, std::int64_t work,
+                                            PushSum& push_sum) {
   const std::int64_t period = topology.period().value_or(last - first);
   std::vector<double> before = push_sum.weights();
   for (std::int64_t k = first; k < last && work > 0; ++k) {
     const Round round = topology.round(k);
     work -= std::ssize(push_sum.weights()) + std::ssize(round.arcs);
     try {
-      push_sum.follow(round);
+      push_sum.skip(round);
     } catch (const ConfigError& error) {
       return concat("in round ", k, ": ", error.what());
     }
@@ -66,7 +67,8 @@ std::optional<std::string> failing_push_sum(const Topology& topology, int world_
   PushSum push_sum(world_size);
   std::int64_t first = 0;
   for (const std::int64_t last : ends) {
-    if (auto found = follow(topology, first, last, kMostWork / std::ssize(ends), push_sum)) {
+    if (auto found =
+            obstacle_between(topology, first, last, kMostWork / std::ssize(ends), push_sum)) {
       return concat(topology.name(), ": ", *found);
     }
     first = last;

@@ -78,7 +78,7 @@ Round PushSum::advance(const Round& round) {
   return mixed;
 }
 
-void PushSum::follow(const Round& round) { take(step(round), round.node_size); }
+void PushSum::skip(const Round& round) { take(step(round), round.node_size); }
 
 Round next_round(const Topology& topology, std::int64_t k, PushSum& push_sum) {
   Round round = topology.round(k);

@@ -38,7 +38,7 @@ class PushSum {
   Round advance(const Round& round);
   /// Goes through one round without making the round that mixes z; for looking ahead. Throws as
   /// advance() does.
-  void follow(const Round& round);
+  void skip(const Round& round);
 
  private:
   /// The effect of one round on the weights; of a round of two levels, on the weights of nodes.

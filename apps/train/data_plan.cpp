@@ -73,7 +73,7 @@ Batch DataPlan::take(std::int64_t part) {
   return batches_->take(batches_->dealer().first_batch_of(steps_.own()) + part);
 }
 
-void DataPlan::follow(const std::vector<std::int64_t>& changes, std::int64_t step) {
+void DataPlan::take_changes(const std::vector<std::int64_t>& changes, std::int64_t step) {
   changes_ = changes_of(changes);
   deal_from(step);
 }

@@ -40,7 +40,7 @@ class DataPlan {
   [[nodiscard]] std::vector<std::int64_t> changes() const { return numbers_of(changes_); }
   /// Takes another rank's changes, and deals what is left of the epoch out to the present ranks
   /// from `step` on.
-  void follow(const std::vector<std::int64_t>& changes, std::int64_t step);
+  void take_changes(const std::vector<std::int64_t>& changes, std::int64_t step);
   /// Takes what the manifest of a checkpoint says of the beginning of its run.
   void begin_like(const Manifest& manifest);
   /// Shows the visitor how the data have been dealt out so far, if that has changed. Loading goes

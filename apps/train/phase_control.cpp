@@ -23,7 +23,7 @@ void PhaseControl::switch_to(std::size_t phase, bool is_sparse) {
   is_sparse_ = is_sparse;
 }
 
-void PhaseControl::follow() {
+void PhaseControl::begin_due_phase() {
   std::size_t phase = phase_;
   while (phase + 1 < phases_.size() && phases_[phase + 1].first_step <= steps_.run()) {
     ++phase;

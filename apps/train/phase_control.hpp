@@ -1,8 +1,8 @@
 #pragma once
 // Which phase of its run a rank is in, and on which of the phase's two topologies (phases.hpp).
 //
-// Before every step the caller calls follow(). After a step, where measures_now() is true, it
-// measures the consensus distance and calls note_consensus(). All ranks call alike, because a
+// Before every step the caller calls begin_due_phase(). After a step, where measures_now() is true,
+// it measures the consensus distance and calls note_consensus(). All ranks call alike, because a
 // change of topology is collective.
 //
 // Errors: CommError, CheckpointError. Thread safety: the rank's own thread only.
@@ -29,7 +29,7 @@ class PhaseControl {
   /// The present algorithm and topology.
   [[nodiscard]] AlgorithmSwitch method() const { return phases_[phase_].method_with(is_sparse_); }
   /// Collective: begins the phase of the next step, if it is another one.
-  void follow();
+  void begin_due_phase();
   /// True if consensus control wants the distance after this step; the same on all ranks.
   [[nodiscard]] bool measures_now() const;
   /// Collective: changes the topology if consensus control says so after this measurement.

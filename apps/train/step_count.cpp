@@ -71,7 +71,7 @@ void StepCount::add() {
   if (in_step()) run_ = own_;
 }
 
-void StepCount::follow(std::int64_t steps, std::int64_t settled) {
+void StepCount::catch_up(std::int64_t steps, std::int64_t settled) {
   own_ = steps;
   run_ = steps;
   handled_ = settled;

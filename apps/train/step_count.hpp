@@ -50,7 +50,7 @@ class StepCount {
   /// The factor of the schedule; 1 at first.
   [[nodiscard]] double lr_scale() const;
   /// The ranks go in step, and this one has as many steps behind it as the others.
-  void follow(std::int64_t steps, std::int64_t settled);
+  void catch_up(std::int64_t steps, std::int64_t settled);
   /// The ranks do not go in step, and have made `steps` steps in the mean. `updates`: the updates
   /// of this rank.
   void set_mean_steps(std::int64_t steps, std::int64_t updates);

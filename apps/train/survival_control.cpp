@@ -107,7 +107,7 @@ void SurvivalControl::enter(const Membership& membership) {
   catch_up(step);
   introduce(step);
   if (parts_.state.has_ended) return;
-  follow(furthest);
+  adopt(furthest);
   parts_.phases.enter_world();
   // A file of topologies may be another one on this host.
   agree_with_first(setup_.communicator, "their topologies", parts_.phases.topologies_text());
@@ -184,7 +184,7 @@ void SurvivalControl::introduce(std::int64_t step) {
     take_over_folder();
     parts_.checkpoints.leave_now();
   }
-  parts_.data.follow(first["changes"].get<std::vector<std::int64_t>>(), step);
+  parts_.data.take_changes(first["changes"].get<std::vector<std::int64_t>>(), step);
 }
 
 void SurvivalControl::visit_common(StateVisitor& visitor) {
@@ -196,7 +196,7 @@ void SurvivalControl::visit_common(StateVisitor& visitor) {
   parts_.state.is_recorded = is_recorded != 0;
 }
 
-void SurvivalControl::follow(const Furthest& furthest) {
+void SurvivalControl::adopt(const Furthest& furthest) {
   StepCount& steps = parts_.data.steps();
   TrainingWindow& window = parts_.runner.window();
   SharedNumbers numbers;
@@ -215,7 +215,7 @@ void SurvivalControl::follow(const Furthest& furthest) {
   const bool counts = setup_.world.rank == furthest.rank;
   numbers.share(setup_.communicator, counts ? setup_.world.size : 0.0);
   visit();
-  steps.follow(furthest.step, settled);
+  steps.catch_up(furthest.step, settled);
   // There is a record of steps that this rank would count again.
   if (window.steps > window_steps) window = {};
   if (setup_.joins) parts_.recorder.set_elapsed(elapsed);

@@ -100,7 +100,7 @@ class SurvivalControl {
   /// Collective: the ranks learn from rank 0 how the run has gone so far. `step`: Furthest::step.
   void introduce(std::int64_t step);
   /// Collective. What the ranks have in common becomes that of the furthest rank.
-  void follow(const Furthest& furthest);
+  void adopt(const Furthest& furthest);
   void visit_common(StateVisitor& visitor);
   /// On rank 0: has the folder, perhaps in place of a rank that is lost.
   void take_over_folder();

@@ -165,7 +165,7 @@ void TrainingLoop::iterate() {
   checkpoints_.meet();
   if (checkpoints_.is_due()) checkpoints_.start();
   runner_.follow_timeline(/*is_over=*/false);
-  phases_.follow();
+  phases_.begin_due_phase();
   data_.steps().mark_handled();
   advance();
 }

@@ -75,7 +75,7 @@ class ElasticSession : public Session {
         : ForwardingCommunicator(session.wire()), session_(session) {}
     Elastic* elastic() override { return this; }
     /// The world has a session of its own.
-    void follow() { set_inner(session_.wire()); }
+    void use_current_world() { set_inner(session_.wire()); }
 
    private:
     [[nodiscard]] Membership membership() const override { return session_.membership(); }
@@ -97,7 +97,7 @@ class ElasticSession : public Session {
     if (fault_.wrap) wrapped = fault_.wrap(session_->communicator(), membership().members);
     wrapped_.swap(wrapped);
     // Before the last ones go.
-    if (communicator_) communicator_->follow();
+    if (communicator_) communicator_->use_current_world();
     is_abandoned_ = false;
     began_ = Clock::now();
   }

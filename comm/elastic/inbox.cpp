@@ -37,7 +37,7 @@ void Inbox::set_epoch(const Epoch& epoch) {
         push(std::move(event));
       }
     }
-    answers = settle();
+    answers = answer_waiting();
   }
   send(answers);
   for (const Member& member : epoch.members) mesh_->watch(member.address);
@@ -55,7 +55,7 @@ void Inbox::hear(const std::string& from, const std::string& text) {
     const std::lock_guard lock(mutex_);
     if (const auto* const ask = std::get_if<AskToJoin>(&*message)) {
       asking_[from] = *ask;
-      answers = settle();
+      answers = answer_waiting();
     } else {
       const Report* const report = std::get_if<Report>(&*message);
       if (report != nullptr && report->from.address != from) return;
@@ -76,7 +76,7 @@ void Inbox::meet(const std::string& address) {
     const std::lock_guard lock(mutex_);
     met_.insert(address);
     push({.from = address, .has_met = true});
-    answers = settle();
+    answers = answer_waiting();
   }
   send(answers);
 }
@@ -110,7 +110,7 @@ void Inbox::push(Event event) {
   changed_.notify_all();
 }
 
-Inbox::Answers Inbox::settle() {
+Inbox::Answers Inbox::answer_waiting() {
   Answers answers;
   for (auto entry = asking_.begin(); entry != asking_.end();) {
     const auto& [from, ask] = *entry;
@@ -141,7 +141,7 @@ void Inbox::admit(bool admits) {
   {
     const std::lock_guard lock(mutex_);
     config_.holds = !admits;
-    answers = settle();
+    answers = answer_waiting();
   }
   send(answers);
 }

@@ -92,7 +92,7 @@ class Inbox {
   void push(Event event);
   /// Answers processes that ask in an earlier epoch, and lets in processes that need not wait any
   /// more. The caller holds mutex_, and sends the answers without it.
-  [[nodiscard]] Answers settle();
+  [[nodiscard]] Answers answer_waiting();
   void send(const Answers& answers);
 
   std::unique_ptr<Mesh> mesh_;

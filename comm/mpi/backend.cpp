@@ -288,7 +288,7 @@ class MpiSession : public Session {
     context_->worker->drain();
     context_->call([&watch = *context_->watch] { watch.tell_leaving(); }).wait();
     communicator_.barrier();
-    context_->call([&watch = *context_->watch] { watch.settle(); }).wait();
+    context_->call([&watch = *context_->watch] { watch.wait_for_messages(); }).wait();
     shut_down(*context_);
   }
 

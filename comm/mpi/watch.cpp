@@ -134,7 +134,7 @@ void MpiWatch::tell_failure(ExitCode code, std::string_view reason) {
 
 void MpiWatch::tell_leaving() { send_to_all({.kind = Kind::kLeaving}); }
 
-void MpiWatch::settle() {
+void MpiWatch::wait_for_messages() {
   std::vector<int> others;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_) others.push_back(rank);

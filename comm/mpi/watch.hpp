@@ -42,7 +42,7 @@ class MpiWatch {
   void tell_leaving();
   /// When all ranks have called tell_leaving(): waits until their messages are here and this rank's
   /// have gone, up to two seconds. MPI ends with no message under way.
-  void settle();
+  void wait_for_messages();
   /// Whether another rank has told of a failure. Any thread may ask.
   [[nodiscard]] bool has_heard_of_failure() const { return has_heard_of_failure_; }
   /// Withdraws the open receive; nothing may be called afterwards.

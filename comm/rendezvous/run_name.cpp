@@ -38,7 +38,7 @@ class Naming {
     const std::string fresh = fresh_word();
     while (true) {
       try {
-        if (auto name = options_.rank == 0 ? lead(fresh) : follow(fresh)) return *name;
+        if (auto name = options_.rank == 0 ? lead(fresh) : name_of_first(fresh)) return *name;
       } catch (const StoreError& error) {
         if (is_over()) throw;
         begin_anew(error.reason());
@@ -89,7 +89,7 @@ class Naming {
 
   /// A turn of another rank, which calls itself `word`. Returns the name when rank 0 knows the
   /// word.
-  std::optional<std::string> follow(const std::string& word) {
+  std::optional<std::string> name_of_first(const std::string& word) {
     if (!std::exchange(has_said_word_, true)) {
       const std::string key = word_key(options_.rank);
       store_.set(key, sealed(options_.secret, key, word));

@@ -105,7 +105,7 @@ const RankRound& Peers::round(std::int64_t k) {
     last_round_ = k - 1;
   }
   if (k == last_round_) return rounds_.front();
-  if (topology_->directed()) follow_to(k);
+  if (topology_->directed()) advance_weights_to(k);
   rounds_.assign(1, take(k));
   last_round_ = k;
   return rounds_.front();
@@ -133,7 +133,7 @@ std::vector<double> Peers::gather_weights(double own) const {
                                "ranks of one run have saved after the same step"));
 }
 
-void Peers::follow_to(std::int64_t k) {
+void Peers::advance_weights_to(std::int64_t k) {
   if (k < last_round_) throw std::logic_error("Peers::round: push-sum does not go back");
   std::vector<double> before;
   while (last_round_ + 1 < k) {
@@ -143,7 +143,7 @@ void Peers::follow_to(std::int64_t k) {
       before = push_sum_.weights();
       if (last_round_ + 1 == k) return;
     }
-    push_sum_.follow(topology_->round(++last_round_));
+    push_sum_.skip(topology_->round(++last_round_));
   }
 }
 

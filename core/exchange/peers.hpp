@@ -101,7 +101,7 @@ class Peers {
   /// Checks the k-th round, builds its groups, and returns this rank's part.
   RankRound take(std::int64_t k);
   /// Takes the weights of push-sum from the last round to before round k.
-  void follow_to(std::int64_t k);
+  void advance_weights_to(std::int64_t k);
   /// The weights of all ranks, from their resume().
   std::vector<double> gather_weights(double own) const;
 

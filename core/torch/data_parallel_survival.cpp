@@ -11,7 +11,7 @@ void DataParallelCore::detach() {
 }
 
 void DataParallelCore::catch_up(std::int64_t num_steps) {
-  check_between_steps("follow()");
+  check_between_steps("catch_up()");
   pipeline_->catch_up(num_steps);
   if (!pipeline_->has_uncommitted_step()) uncommitted_gradients_.clear();
 }

@@ -97,8 +97,8 @@ std::string StepTimeline::finish(const std::function<void()>& drain) {
                 " steps, and the recording begins after ", config_.steps.begin);
 }
 
-void StepTimeline::follow(std::optional<std::int64_t> step, const std::function<void()>& drain,
-                          const Logger& logger) {
+void StepTimeline::advance(std::optional<std::int64_t> step, const std::function<void()>& drain,
+                           const Logger& logger) {
   try {
     const std::string text = step ? before_step(*step, drain) : finish(drain);
     if (!text.empty()) logger.info(text);

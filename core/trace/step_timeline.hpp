@@ -77,8 +77,8 @@ class StepTimeline {
   std::string finish(const std::function<void()>& drain);
   /// before_step(), or finish() where `step` is nothing, and their sentence in the log. A file that
   /// cannot be written is a warning there, because the run itself is fine.
-  void follow(std::optional<std::int64_t> step, const std::function<void()>& drain,
-              const Logger& logger);
+  void advance(std::optional<std::int64_t> step, const std::function<void()>& drain,
+               const Logger& logger);
 
  private:
   std::string write(const std::function<void()>& drain);

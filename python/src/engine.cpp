@@ -352,7 +352,7 @@ void Engine::finish() {
 
 void Engine::follow_timeline(bool is_over) {
   if (!timeline_) return;
-  timeline_->follow(
+  timeline_->advance(
       is_over ? std::nullopt : std::optional(model().progress().num_steps + 1), [this] { drain(); },
       logger_);
 }

@@ -39,7 +39,7 @@ TEST(StepCount, KnowsWhatHasPassed) {
   in_step.replan(9, make_schedule("constant", {.lr = 3.0}));
   EXPECT_EQ(in_step.total(), 9);
   EXPECT_EQ(pipeline->lr(5), 3.0);
-  in_step.follow(7, 5);
+  in_step.catch_up(7, 5);
   EXPECT_EQ(in_step.own(), 7);
   EXPECT_TRUE(in_step.has_passed(6));
   EXPECT_FALSE(in_step.has_passed(5)) << "settled there";

@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 
 from . import _core
 from ._core import Session
-from .launched import end_with_launcher
 from .rendezvous import leave_to_parent, meet
 
 __all__ = ["Session", "current_session", "finalize_dist", "initialize_dist", "run_threads"]
@@ -194,7 +193,6 @@ def initialize_dist(
     if _state.session() is None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("initialize_dist() is for the main thread; see run_threads()")
-        end_with_launcher()
         _watch_exit()
         settings = _core.StartSettings()
         settings.backend, settings.timeout_s = backend, timeout_s

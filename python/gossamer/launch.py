@@ -12,27 +12,35 @@ On several hosts each runs the launcher once, with the same secret in GOSSAMER_S
 
 The launcher serves the place where the ranks meet, so the run outlives every rank. Ranks that call
 initialize_dist(survive=True) go on when others die. A rank ends when its launcher is killed.
+
+Signals for the launcher go to its ranks. A second Ctrl-C kills them.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import contextlib
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from .launched import LAUNCHER
+from . import _core
+from .rendezvous import serve
 
 __all__ = ["main"]
 
 _LOOPBACK = "127.0.0.1"
 _PAUSE_S = 0.05
+_TIMEOUT_S = 300.0
+_LOST_OTHERS = 74
+"""The exit code of a rank that has no fault of its own."""
+_PR_SET_PDEATHSIG = 1
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,66 +49,108 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 if a rank has trained to the end, else the code of the first rank that has failed.
+        0 if a rank has trained to the end. Else the code of the last rank that has not ended
+        because it had lost the others.
     """
     options = _parse(arguments)
-    store, variables = _meeting(options)
+    try:
+        listening, variables = _meeting(options)
+    except (_core.ConfigError, _core.CommError) as error:
+        print(f"gossamer.launch: {error}", file=sys.stderr)
+        return _LOST_OTHERS if isinstance(error, _core.CommError) else 2
     ranks = _Ranks()
-    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(signal_number, lambda number, _: ranks.pass_on(number))
-    command = [sys.executable, *(["-m"] if options.module else []), options.script]
     threads = max(1, len(os.sched_getaffinity(0)) // options.n)
+    given = {"OMP_NUM_THREADS": str(threads), **os.environ}
+    # Ranks that begin a run join none.
+    given.pop("GOSSAMER_JOIN", None)
+    command = [sys.executable, *(["-m"] if options.module else []), options.script]
     for local_rank in range(options.n):
-        environment = {
-            "OMP_NUM_THREADS": str(threads),
-            **os.environ,
-            **variables,
-            LAUNCHER: str(os.getpid()),
-            "LOCAL_RANK": str(local_rank),
-        }
+        environment = {**given, **variables, "LOCAL_RANK": str(local_rank)}
         if not options.join:
             environment["GOSSAMER_RANK"] = str(options.host * options.n + local_rank)
         ranks.start([*command, *options.arguments], environment)
+    # Ranks wait for the store meanwhile. No process is forked from one that has its threads.
+    store = serve(*listening, _TIMEOUT_S) if listening is not None else None
     code = ranks.wait()
     del store  # It serves the ranks until here.
     return code
 
 
 class _Ranks:
-    """The processes of this machine's ranks."""
+    """The processes of this machine's ranks, and the signals for them."""
 
     def __init__(self) -> None:
         self._running: dict[subprocess.Popen[bytes], str] = {}
         self._codes: list[int] = []
-        self._passed_on: set[int] = set()
+        self._signals: list[int] = []
+        """Signals that have come, and that the ranks have not got yet."""
+        self._is_interrupted = False
+        self._prepare = _end_with_this_process()
+        for number in (*_ENDING, signal.SIGUSR1):
+            # nohup, and a shell that starts a job in the background, have signals ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, _: self._signals.append(number))
+        # Whoever ignores it gets no exit codes.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def start(self, command: list[str], environment: dict[str, str]) -> None:
-        process = subprocess.Popen(command, env=environment)
+        """Start a rank, unless a signal has come that ends them."""
+        ending = [number for number in self._signals if number in _ENDING]
+        if ending:
+            self._codes.append(128 + ending[0])
+            return
+        process = subprocess.Popen(command, env=environment, preexec_fn=self._prepare)
         rank = environment.get("GOSSAMER_RANK")
         self._running[process] = f"process {process.pid}" if rank is None else f"rank {rank}"
 
-    def pass_on(self, signal_number: int) -> None:
-        """Send a signal to all ranks; a second interruption ends them."""
-        is_second = signal_number == signal.SIGINT and signal_number in self._passed_on
-        self._passed_on.add(signal_number)
-        for process in self._running:
-            process.send_signal(signal.SIGKILL if is_second else signal_number)
-
     def wait(self) -> int:
+        """Return the code of all ranks together."""
         while self._running:
+            while self._signals:
+                self._pass_on(self._signals.pop(0))
             for process in [p for p in self._running if p.poll() is not None]:
-                name, code = self._running.pop(process), process.returncode
-                self._codes.append(128 - code if code < 0 else code)
-                if code != 0:
-                    how = (
-                        f"was ended by {signal.Signals(-code).name}"
-                        if code < 0
-                        else f"has ended with code {code}"
-                    )
-                    left = f"; {len(self._running)} run on" if self._running else ""
-                    print(f"gossamer.launch: {name} {how}{left}", file=sys.stderr, flush=True)
+                self._note_end(process)
             time.sleep(_PAUSE_S)
-        return 0 if 0 in self._codes else self._codes[0]
+        own = [code for code in self._codes if code != _LOST_OTHERS]
+        return 0 if 0 in own else (own or self._codes)[-1]
+
+    def _pass_on(self, number: int) -> None:
+        is_first = number != signal.SIGINT or not self._is_interrupted
+        self._is_interrupted = self._is_interrupted or number == signal.SIGINT
+        if number == signal.SIGINT and is_first and _terminal_tells_ranks():
+            return
+        for process in self._running:
+            process.send_signal(number if is_first else signal.SIGKILL)
+
+    def _note_end(self, process: subprocess.Popen[bytes]) -> None:
+        name, code = self._running.pop(process), process.returncode
+        self._codes.append(128 - code if code < 0 else code)
+        if code == 0:
+            return
+        end = f"{name} has ended with code {code}"
+        if code < 0:
+            end = f"signal {-code} ({signal.strsignal(-code)}) has ended {name}"
+        left = f"; {len(self._running)} run on" if self._running else ""
+        print(f"gossamer.launch: {end}{left}", file=sys.stderr, flush=True)
+
+
+def _end_with_this_process() -> Callable[[], None]:
+    """Return what a rank does before its program begins: Linux kills it when this process dies."""
+    launcher, prctl = os.getpid(), ctypes.CDLL(None).prctl
+
+    def prepare() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != launcher:
+            os._exit(128 + signal.SIGKILL)
+
+    return prepare
+
+
+def _terminal_tells_ranks() -> bool:
+    """Whether Ctrl-C comes from a terminal, which sends it to the ranks as well."""
+    with contextlib.suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -133,40 +183,35 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _meeting(options: argparse.Namespace) -> tuple[Any, dict[str, str]]:
-    """Return the store that this process serves, and the variables that say where ranks meet."""
+def _meeting(options: argparse.Namespace) -> tuple[tuple[str, int, int] | None, dict[str, str]]:
+    """Say where the ranks meet.
+
+    Returns
+    -------
+    tuple
+        Host, socket and port of the store, if this process serves it; and the ranks' variables.
+    """
     if options.join:
         return None, {"GOSSAMER_JOIN": options.join}
-    place, store = options.rendezvous, None
-    if not place:
-        store = _serve(_LOOPBACK, 0)
-        place = f"{_LOOPBACK}:{store.port}"
+    place, size = options.rendezvous, options.n * options.hosts
+    listening: tuple[str, int, int] | None = None
+    if place:
+        settings = _core.StartSettings()
+        settings.rendezvous, settings.world_size = place, size
+        settings.timeout_s = _TIMEOUT_S
+        # The ranks say whether they have a secret, and whether they go on without one another.
+        settings.security, settings.survives = "none", True
+        start = _core.plan_start(settings)
+        own = start.listen()
+        listening = None if own is None else (start.host, *own)
+    else:
+        own_socket = socket.create_server((_LOOPBACK, 0), backlog=1024)
+        port = own_socket.getsockname()[1]
+        listening = (_LOOPBACK, own_socket.detach(), port)
+        place = f"{_LOOPBACK}:{port}"
+    if options.host == 0:
         print(f"gossamer.launch: others join with --join {place}", file=sys.stderr, flush=True)
-    elif options.host == 0 and not place.startswith(("file:", "etcd:")) and "/" not in place:
-        host, _, port = place.rpartition(":")
-        store = _serve(host.strip("[]"), int(port))
-    size = options.n * options.hosts
-    return store, {"GOSSAMER_RENDEZVOUS": place, "GOSSAMER_WORLD_SIZE": str(size)}
-
-
-def _serve(host: str, port: int) -> Any:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind((host if port == 0 else "", port))
-    listening.listen(1024)
-    # The other kind of server takes no socket in older versions of PyTorch.
-    return TCPStore(
-        host,
-        listening.getsockname()[1],
-        is_master=True,
-        wait_for_workers=False,
-        timeout=datetime.timedelta(seconds=300),
-        master_listen_fd=listening.detach(),
-        use_libuv=False,
-    )
+    return listening, {"GOSSAMER_RENDEZVOUS": place, "GOSSAMER_WORLD_SIZE": str(size)}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from . import _core
 from ._core import Session, Start, StartSettings
 
-__all__ = ["Store", "leave_to_parent", "meet"]
+__all__ = ["Store", "leave_to_parent", "meet", "serve"]
 
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.1
@@ -206,6 +206,22 @@ def _port_of(fd: int) -> int | None:
         return None
 
 
+def serve(host: str, listening: int, port: int, timeout_s: float) -> Any:
+    """Serve a store of PyTorch at a socket that listens already. The store closes the socket."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    # The other kind of server takes no socket in older versions of PyTorch.
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=datetime.timedelta(seconds=timeout_s),
+        master_listen_fd=listening,
+        use_libuv=False,
+    )
+
+
 def _check_locks(path: str) -> None:
     """Raise CommError where a file system has no locks, which PyTorch's FileStore needs."""
     with open(path, "a+b") as file:
@@ -235,21 +251,20 @@ def _open_torch_store(start: Start, timeout_s: float) -> tuple[_TorchStore, bool
             )
         _check_locks(start.file)
         return _TorchStore(FileStore(start.file, -1)), False
-    common: dict[str, Any] = {
-        "wait_for_workers": False,
-        "timeout": datetime.timedelta(seconds=timeout_s),
-    }
     own = start.listen()
     try:
         if own is not None:
-            file, port = own
-            # The other kind of server takes no socket in older versions of PyTorch.
-            common |= {"master_listen_fd": file, "use_libuv": False}
-            return _TorchStore(TCPStore(start.host, port, is_master=True, **common)), True
+            return _TorchStore(serve(start.host, *own, timeout_s)), True
 
         def connect(limit_s: float) -> Any:
             _wait_for_server(start, limit_s)
-            return TCPStore(start.host, start.port, is_master=False, **common)
+            return TCPStore(
+                start.host,
+                start.port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=datetime.timedelta(seconds=timeout_s),
+            )
 
         return _TorchStore(connect(timeout_s), reopen=lambda: connect(_AGAIN_S)), False
     except RuntimeError as error:

@@ -1,0 +1,198 @@
+"""The launcher: its signals, its codes, and the place that it serves."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from test_survival import _is_alive, launch, ranks_of
+
+from gossamer.launch import main
+from gossamer.rendezvous import serve
+
+# A signal comes when two of four ranks have been started.
+STARTING = """
+import os, subprocess, sys
+from gossamer import launch
+
+class Popen(subprocess.Popen):
+    number = 0
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        Popen.number += 1
+        if Popen.number == 2:
+            os.kill(os.getpid(), int(sys.argv[1]))
+
+subprocess.Popen = Popen
+code = launch.main(["-n", "4", sys.argv[2]])
+print(Popen.number, code)
+"""
+
+WAITS = "import time\nprint('waits', flush=True)\ntime.sleep(600)\n"
+MEETS = """
+import gossamer as gs
+rank, size = gs.initialize_dist(survive=True)
+print(gs.current_session().sum([1.0])[0], flush=True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text):
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run(capfd):
+    """Launch in this process, which has loaded PyTorch already."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def launch_here(*arguments):
+        code = main([str(argument) for argument in arguments])
+        return code, *capfd.readouterr()
+
+    yield launch_here
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def expect_dead(pids):
+    end = time.monotonic() + 20
+    while any(_is_alive(pid) for pid in pids):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_that_comes_while_ranks_start_ends_all(script, number, code):
+    command = [sys.executable, "-c", STARTING, str(int(number)), str(script(WAITS))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split()[-2:] == ["2", str(code)], done.stderr
+
+
+def test_ranks_that_have_not_met_end_with_their_launcher(script):
+    process = launch(script(WAITS), options=("-n", "2"))
+    assert [process.stdout.readline() for _ in range(2)] == ["waits\n"] * 2
+    ranks = ranks_of(process)
+    process.kill()
+    process.communicate(timeout=30)
+    expect_dead(ranks)
+
+
+def test_a_signal_that_is_ignored_from_the_start_ends_no_rank(script):
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = launch(script(WAITS), options=("-n", "1"))
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert process.returncode == 143, errors
+
+
+def test_ctrl_c_in_a_terminal_comes_to_each_rank_once(script):
+    path = script(
+        "import signal, time\ncount = 0\n"
+        "def note(*_):\n    global count\n    count += 1\n"
+        "signal.signal(signal.SIGINT, note)\nprint('waits', flush=True)\n"
+        "while count == 0:\n    time.sleep(0.01)\n"
+        "time.sleep(0.5)\nprint('came', count, flush=True)\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = [sys.executable, "-m", "gossamer.launch", "-n", "2", str(path)]
+        os.execv(sys.executable, command)
+    text = b""
+    while text.count(b"waits") < 2:
+        text += os.read(terminal, 1000)
+    os.write(terminal, b"\x03")
+    while text.count(b"came") < 2:
+        text += os.read(terminal, 1000)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    assert text.count(b"came 1") == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        ("sys.exit(0)", "sys.exit(1)", 0),
+        ("sys.exit(3)", "sys.exit(74)", 3),
+        ("sys.exit(74)", "sys.exit(74)", 74),
+        # A rank was killed, and later all others have saved.
+        ("os.kill(os.getpid(), 9)", "sys.exit(75)", 75),
+    ],
+)
+def test_the_code_of_the_launcher(script, run, first, second, code):
+    path = script(
+        "import os, sys, time\nfrom pathlib import Path\n"
+        "note = Path(__file__).with_suffix('.pid')\n"
+        "if os.environ['GOSSAMER_RANK'] == '0':\n"
+        f"    note.with_suffix('.new').write_text(str(os.getpid()))\n"
+        f"    note.with_suffix('.new').rename(note)\n    {first}\n"
+        "while not note.exists() or Path('/proc', note.read_text()).exists():\n"
+        f"    time.sleep(0.05)\n{second}\n"
+    )
+    assert run("-n", "2", path)[0] == code
+
+
+def test_the_launcher_names_a_signal_that_has_no_name(script, run):
+    path = script("import os, signal\nos.kill(os.getpid(), signal.SIGRTMIN + 1)\n")
+    code, _, errors = run("-n", "1", path)
+    assert code == 128 + signal.SIGRTMIN + 1
+    assert f"signal {signal.SIGRTMIN + 1} (" in errors
+
+
+def test_ranks_that_begin_a_run_join_none(script, run, monkeypatch):
+    monkeypatch.setenv("GOSSAMER_JOIN", "127.0.0.1:1")
+    path = script("import os\nprint(os.environ.get('GOSSAMER_JOIN'))\n")
+    assert run("-n", "1", path)[:2] == (0, "None\n")
+
+
+def test_another_process_may_serve_the_place(script):
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    store = serve("127.0.0.1", listening.detach(), port, 60.0)
+    process = launch(script(MEETS), options=("-n", "2", "--rendezvous", f"127.0.0.1:{port}"))
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "2.0\n2.0\n"), errors
+    del store
+
+
+def test_two_launchers_start_one_run(script):
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        common = ("-n", "1", "--hosts", "2", "--rendezvous", f"127.0.0.1:{holder.getsockname()[1]}")
+        path = script(MEETS)
+        both = [launch(path, options=(*common, "--host", str(host))) for host in range(2)]
+        ends = [(*process.communicate(timeout=60), process.returncode) for process in both]
+    assert [(out, code) for out, _, code in ends] == [("2.0\n", 0)] * 2, ends
+
+
+def test_a_place_that_is_none_is_refused_once(script, run):
+    code, _, errors = run("-n", "3", "--rendezvous", "nowhere", script(WAITS))
+    assert code == 2
+    assert len(re.findall("nowhere", errors)) == 1
+    assert "allowed: HOST:PORT" in errors
+
+
+def test_a_module_is_started(script, run, monkeypatch):
+    path = script("import sys\nprint(__name__, sys.argv[1:])\n")
+    monkeypatch.chdir(path.parent)
+    assert run("-n", "1", "-m", "script", "-n", "7")[:2] == (0, "__main__ ['-n', '7']\n")

@@ -68,10 +68,7 @@ void SurvivalControl::go_on(const PeerLost& lost) {
   for (bool is_done = false; !is_done;) {
     try {
       const TimelineScope scope(parts_.runner.timeline(), {.what = "members"});
-      parts_.runner.model().detach();
-      Communicator& communicator = parts_.runner.device().communicator();
-      const Membership membership = communicator.elastic()->reconfigure(parts_.data.steps().own());
-      enter(membership);
+      enter(reconfigure());
       is_done = true;
     } catch (const PeerLost& another) {
       reason = another.what();
@@ -81,6 +78,12 @@ void SurvivalControl::go_on(const PeerLost& lost) {
   const std::chrono::duration<double> seconds = now - std::exchange(last_part_, now);
   recovery_s_ += seconds.count();
   if (!parts_.state.has_ended) tell_members(reason, seconds.count());
+}
+
+Membership SurvivalControl::reconfigure() {
+  parts_.runner.model().detach();
+  Communicator& communicator = parts_.runner.device().communicator();
+  return communicator.elastic()->reconfigure(parts_.data.steps().own());
 }
 
 void SurvivalControl::catch_up(std::int64_t step) {
@@ -111,6 +114,11 @@ void SurvivalControl::enter(const Membership& membership) {
   parts_.phases.enter_world();
   // A file of topologies may be another one on this host.
   agree_with_first(setup_.communicator, "their topologies", parts_.phases.topologies_text());
+  if (furthest.has_newcomers && membership_.members != fitting_members_) {
+    // The ranks that have joined fit, and vote in the next world.
+    fitting_members_ = membership_.members;
+    return enter(reconfigure());
+  }
   AlgorithmSwitch to = parts_.phases.method();
   to.average = config_.comm.resync;
   StepRunner& runner = parts_.runner;
@@ -148,7 +156,10 @@ SurvivalControl::Furthest SurvivalControl::find_furthest() const {
     ranks.push_back(Json::parse(text));
   }
   const auto most = std::ranges::max_element(ranks);
-  return {.step = most->first, .rank = static_cast<int>(most - ranks.begin())};
+  const auto joins = [](const auto& rank) { return rank.first < 0; };
+  return {.step = most->first,
+          .rank = static_cast<int>(most - ranks.begin()),
+          .has_newcomers = std::ranges::any_of(ranks, joins)};
 }
 
 void SurvivalControl::introduce(std::int64_t step) {

@@ -84,6 +84,8 @@ class SurvivalControl {
   /// Collective of the ranks that are left and of ranks that join: goes on in a new world.
   void recover(const PeerLost& lost);
   void go_on(const PeerLost& lost);
+  /// Collective. Leaves the present world, and returns the next one.
+  Membership reconfigure();
   /// Makes the steps alone that this rank lacks.
   void catch_up(std::int64_t step);
   /// The rank that has come furthest before any rank catches up: it has made the most steps, and
@@ -94,6 +96,8 @@ class SurvivalControl {
     std::int64_t step = 0;
     /// The lowest such rank.
     int rank = 0;
+    /// A rank joins in this world.
+    bool has_newcomers = false;
   };
   /// Collective.
   [[nodiscard]] Furthest find_furthest() const;
@@ -122,6 +126,8 @@ class SurvivalControl {
   /// far.
   std::vector<std::int64_t> told_members_;
   Json last_change_ = nullptr;
+  /// The members of a world in which ranks have joined that fit.
+  std::vector<std::int64_t> fitting_members_;
   bool has_joined_ = false;
   /// Seconds without a step, because ranks were lost or joined.
   double recovery_s_ = 0.0;

@@ -102,16 +102,14 @@ class ElasticSession : public Session {
     began_ = Clock::now();
   }
 
-  /// Enters the world of the present epoch, or of a later one if members die meanwhile. When those
-  /// that have just joined have met the others, one more epoch begins, in which all vote.
+  /// Enters the world of the present epoch, or of a later one if members die meanwhile.
   void enter_world(std::int64_t step) {
     while (true) {
       Suspects suspects;
       try {
         open_world();
         count_stalls();
-        if (all_vote()) return;
-        abandon();
+        return;
       } catch (const PeerLost& error) {
         suspects = suspects_of(error);
       }
@@ -120,11 +118,6 @@ class ElasticSession : public Session {
   }
 
   using Suspects = std::vector<MemberId>;
-
-  [[nodiscard]] bool all_vote() const {
-    const Epoch& epoch = participant_->epoch();
-    return epoch.num_voters == std::ssize(epoch.members);
-  }
 
   /// The members that this rank itself has lost.
   [[nodiscard]] Suspects suspects_of(const PeerLost& error) const {

@@ -16,7 +16,10 @@
 // row with the same members. After the third one, all ranks leave with a CommError.
 //
 // Processes that ask to join wait until the member that they ask admits them
-// (Communicator::admit()). All others must be ready for a change of the members then, too.
+// (Communicator::admit()). All others must be ready for a change of the members then, too. A
+// process that has just joined does not vote on the next epoch, so the others go on without it if
+// it does not fit, however few they are. When the ranks have found that it fits, all of them call
+// reconfigure() again. From then on it votes.
 //
 // A rank that ends with an error of its own is lost for the others, and they go on. A rank that
 // calls close() while others still train is lost as well: let all ranks meet (barrier()) before

@@ -104,6 +104,7 @@ class Survival:
         self._step_of_all: int | None = None
         """The steps that this rank has to make alone before it resumes; None: it has resumed."""
         self._told_members: list[int] = []
+        self._fitting_members: list[int] = []
         self._reason = ""
         self._last_step = time.monotonic()
         self._has_ended = False
@@ -395,6 +396,11 @@ class Survival:
         agree("their models", describe_module(model.module))
         agree("their optimizers", model._optimizer.description)
         agree("their options", lines)
+        if has_new and session.members != self._fitting_members:
+            # The ranks that have joined fit, and vote in the next world.
+            self._fitting_members = list(session.members)
+            session.reconfigure(steps)
+            return self._resume()
         others = [*model._untrained(), *model.module.buffers()]
         is_beginning = all(one["steps"] == 0 for one in everyone)
         if is_beginning:

@@ -446,10 +446,12 @@ def test_a_killed_process_costs_the_example_no_other():
     assert float(accuracy) > 0.85
 
 
-def test_a_rank_that_joins_with_another_model_costs_no_other(script, tmp_path):
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_rank_that_joins_with_another_model_costs_no_other(script, tmp_path, num_ranks):
     other = tmp_path / "other.py"
     other.write_text(LOOP.replace("make_mlp(), lambda", "torch.nn.Linear(8, 3), lambda"))
-    process = launch(script, "never", "30", "3", options=("-n", "2"))
+    options = ("-n", str(num_ranks))
+    process = launch(script, "never", "30", str(num_ranks + 1), options=options)
     place = re.search(r"--join (\S+)", process.stderr.readline())
     for path, code in ((other, 2), (script, 0)):
         joining = launch(path, "never", "30", options=("-n", "1", "--join", place[1]))
@@ -458,7 +460,8 @@ def test_a_rank_that_joins_with_another_model_costs_no_other(script, tmp_path):
         assert ("the ranks differ in their models" in new_errors) == (code == 2)
     out, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    assert ends_of(out)["0"].split(" ", 1)[1].startswith("[0, 1, 3] ")
+    members = [*range(num_ranks), num_ranks + 1]
+    assert ends_of(out)["0"].split(" ", 1)[1].startswith(f"{members} ")
 
 
 @pytest.mark.parametrize("evaluates", ["before", "after", "loads"])

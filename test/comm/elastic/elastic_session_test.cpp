@@ -6,6 +6,7 @@
 #include "test/comm/tcp/tcp_ranks.hpp"
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -248,17 +249,28 @@ TEST(ElasticTcp, LetsAProcessJoinWhileAnotherDies) {
   expect_survival(plan, play(plan));
 }
 
-TEST(ElasticTcp, LetsNobodyInMeanwhile) {
+/// The options of a run of one member.
+LaunchOptions lone_options() {
   LaunchOptions options{.timeout_s = 30.0, .log_level = LogLevel::kOff};
   options.fault = {.survives = true, .silence_s = 20.0};
   options.meeting.store = std::make_shared<MemoryStore>();
   options.meeting.rank = 0;
   options.meeting.size = 1;
+  return options;
+}
+
+/// The options of a process that joins the run of `options`.
+LaunchOptions joining(LaunchOptions options) {
+  options.fault.joins = true;
+  options.meeting.rank = -1;
+  return options;
+}
+
+TEST(ElasticTcp, LetsNobodyInMeanwhile) {
+  const LaunchOptions options = lone_options();
   const auto member = std::move(open_sessions("tcp", options).front());
   Communicator& communicator = member->communicator();
-  LaunchOptions joins = options;
-  joins.fault.joins = true;
-  joins.meeting.rank = -1;
+  LaunchOptions joins = joining(options);
   // One that is told to stop waits no longer.
   joins.while_waiting = [] { throw CommError({}, "told to stop"); };
   EXPECT_THROW(open_sessions("tcp", joins), CommError);
@@ -281,6 +293,46 @@ TEST(ElasticTcp, LetsNobodyInMeanwhile) {
   while (communicator.size() < 2) communicator.elastic()->reconfigure(0);
   communicator.barrier();
   member->close();
+}
+
+/// A member takes a process in, which fails in the world that is the `worlds`-th one it enters.
+/// Calls `then` with the member's communicator when the member has noticed.
+void lose_newcomer(int worlds, const std::function<void(Communicator& communicator)>& then) {
+  const LaunchOptions options = lone_options();
+  const auto member = std::move(open_sessions("tcp", options).front());
+  Communicator& communicator = member->communicator();
+  communicator.elastic()->admit(true);
+  const std::jthread newcomer([joins = joining(options), worlds] {
+    const auto session = std::move(open_sessions("tcp", joins).front());
+    for (int world = 1; world < worlds; ++world) session->communicator().elastic()->reconfigure(0);
+    session->communicator().barrier();
+    session->abort(ExitCode::kConfig, "does not fit");
+  });
+  const auto has_change = [&] {
+    return what_of<PeerLost>([&] {
+      while (true) communicator.check();
+    });
+  };
+  EXPECT_NE(has_change(), "");
+  for (int world = 0; world < worlds; ++world) communicator.elastic()->reconfigure(0);
+  EXPECT_EQ(communicator.size(), 2);
+  static_cast<void>(what_of<PeerLost>([&] { communicator.barrier(); }));
+  EXPECT_NE(has_change(), "");
+  then(communicator);
+  member->close();
+}
+
+TEST(ElasticTcp, AMemberGoesOnWithoutAProcessThatHasJustJoined) {
+  lose_newcomer(1, [](Communicator& communicator) {
+    EXPECT_EQ(communicator.elastic()->reconfigure(0).world.size, 1);
+  });
+}
+
+TEST(ElasticTcp, AProcessVotesFromItsSecondWorldOn) {
+  lose_newcomer(2, [](Communicator& communicator) {
+    const std::string why = what_of<CommError>([&] { communicator.elastic()->reconfigure(0); });
+    EXPECT_NE(why.find("too few ranks are left"), std::string::npos) << why;
+  });
 }
 
 TEST(ElasticTcp, RefusesWhoHasAnotherSecret) {

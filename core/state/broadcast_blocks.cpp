@@ -32,16 +32,17 @@ std::vector<Parcel> parcels_of(const std::vector<Block>& blocks) {
 /// A parcel on its way.
 class Delivery {
  public:
-  Delivery(Communicator& communicator, Stream& stream, const Parcel& parcel)
+  Delivery(Communicator& communicator, Stream& stream, const Parcel& parcel, int root)
       : communicator_(communicator),
         stream_(stream),
         parcel_(parcel),
+        sends_(communicator.rank() == root),
         packed_(stream.allocate(parcel.bytes, DType::kUInt8)) {
-    if (sends()) {
+    if (sends_) {
       for_each_part([&](const Block& part, const Block& place) { stream.copy(place, part); });
       stream.keep(packed_.owner());
     }
-    request_ = communicator.broadcast(packed_.block(), 0,
+    request_ = communicator.broadcast(packed_.block(), root,
                                       {.label = {.what = "broadcast of the model"},
                                        .owner = packed_.owner(),
                                        .ready = stream.record()});
@@ -49,14 +50,12 @@ class Delivery {
 
   void finish() {
     request_.wait_on(stream_);
-    if (sends()) return;
+    if (sends_) return;
     for_each_part([&](const Block& part, const Block& place) { stream_.copy(part, place); });
     stream_.keep(packed_.owner());
   }
 
  private:
-  [[nodiscard]] bool sends() const { return communicator_.rank() == 0; }
-
   template <class Work>
   void for_each_part(const Work& work) const {
     std::int64_t first = 0;
@@ -69,14 +68,15 @@ class Delivery {
   Communicator& communicator_;
   Stream& stream_;
   const Parcel& parcel_;
+  bool sends_;
   Buffer packed_;
   Request request_;
 };
 
 }  // namespace
 
-void broadcast_blocks(Communicator& communicator, Stream& stream,
-                      const std::vector<Block>& blocks) {
+void broadcast_blocks(Communicator& communicator, Stream& stream, const std::vector<Block>& blocks,
+                      int root) {
   if (communicator.size() == 1) return stream.synchronize();
   constexpr std::size_t kMostUnderWay = 8;
   const std::vector<Parcel> parcels = parcels_of(blocks);
@@ -89,7 +89,7 @@ void broadcast_blocks(Communicator& communicator, Stream& stream,
         under_way.front().finish();
         under_way.pop_front();
       }
-      under_way.emplace_back(communicator, stream, parcel);
+      under_way.emplace_back(communicator, stream, parcel, root);
     }
     for (Delivery& delivery : under_way) delivery.finish();
   }

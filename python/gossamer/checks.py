@@ -86,8 +86,8 @@ def check_parameters(named: Iterable[tuple[str, torch.nn.Parameter]], device: to
             )
 
 
-def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
-    """Give all ranks the values of rank 0, of all tensors together. Collective."""
+def share_tensors(session: Session, tensors: Iterable[torch.Tensor], root: int = 0) -> None:
+    """Give all ranks the values of `root`, of all tensors together. Collective."""
     with torch.no_grad():
         # Their host memory and, where that is a copy, the tensors that take the values.
         memory: list[torch.Tensor] = []
@@ -104,7 +104,7 @@ def share_tensors(session: Session, tensors: Iterable[torch.Tensor]) -> None:
         for on_gpu in on_gpus.values():
             memory.append(_in_one(on_gpu))
             copied.append((on_gpu, memory[-1]))
-        session.broadcast([(m.data_ptr(), m.numel() * m.element_size()) for m in memory])
+        session.broadcast([(m.data_ptr(), m.numel() * m.element_size()) for m in memory], root)
         for targets, values in copied:
             _copy_from_one(targets, values)
 

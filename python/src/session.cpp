@@ -52,15 +52,15 @@ std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num
 /// Memory of Python: its address and its bytes.
 using Memory = std::pair<std::uintptr_t, std::int64_t>;
 
-/// Copies rank 0's bytes to all. The operations have memory of their own, because Ctrl-C may end
-/// the wait and not the operation.
-void broadcast(const PySession& session, const std::vector<Memory>& memory) {
+/// Copies the bytes of `root` to all. The operations have memory of their own, because Ctrl-C may
+/// end the wait and not the operation.
+void broadcast(const PySession& session, const std::vector<Memory>& memory, int root) {
   std::vector<Block> blocks;
   for (const auto& [address, num_bytes] : memory) {
     blocks.push_back({pointer_to(address), num_bytes, DType::kUInt8, {}});
   }
   InlineStream stream;
-  broadcast_blocks(session.communicator(), stream, blocks);
+  broadcast_blocks(session.communicator(), stream, blocks, root);
 }
 
 /// The address of values, their number, and their type.
@@ -265,7 +265,7 @@ void add_session(nb::module_& module) {
           "what"_a, "lines"_a, Free(),
           "Raise a ConfigError that names `what` on ranks whose lines differ from rank 0's. "
           "Collective.")
-      .def("broadcast", &broadcast, "memory"_a, Free())
+      .def("broadcast", &broadcast, "memory"_a, "root"_a = 0, Free())
       .def("average", &average, "values"_a, Free());
   module.def("open_sessions", &open, "backend"_a = "", "num_ranks"_a = 0, "node_size"_a = 0,
              "timeout_s"_a = 300.0, "survives"_a = false, Free());

@@ -258,6 +258,7 @@ std::shared_ptr<const MpiGroup> MpiContext::start(const LaunchOptions& options, 
       .service = [this] { watch->service(); },
       .diagnose = [this](const std::vector<int>& peers,
                          const std::string& /*so_far*/) { return watch->diagnose(peers); },
+      .ask = [this] { watch->ask(); },
       .logger = logger});
   return group;
 }
@@ -280,6 +281,10 @@ class MpiSession : public Session {
 
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
+
+  void begin_step(std::int64_t num_steps) override {
+    context_->attendance->begin_step(world_.rank, num_steps);
+  }
 
   void lift_timeout() override { context_->worker->lift_timeout(); }
 

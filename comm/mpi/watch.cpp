@@ -80,9 +80,10 @@ void MpiWatch::service() {
 void MpiWatch::handle(int from, const Message& message) {
   switch (message.kind) {
     case Kind::kProbe:
-      return send(from, {.kind = Kind::kAnswer});
+      return send(from, {.kind = Kind::kAnswer, .num_steps = attendance_->num_steps(rank_)});
     case Kind::kAnswer:
       answered_[static_cast<std::size_t>(from)] = true;
+      if (message.num_steps > 0) attendance_->begin_step(from, message.num_steps);
       return;
     case Kind::kLost:
       throw CommError(
@@ -114,7 +115,9 @@ ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
     }
   } while (!silent.empty() && std::chrono::steady_clock::now() < end);
   if (silent.empty()) {
-    return {peers, std::string(ProgressWorker::kAllAlive), /*are_alive=*/true};
+    const std::string known = attendance_->behind();
+    return {peers, known.empty() ? std::string(ProgressWorker::kAllAlive) : known,
+            /*are_alive=*/true};
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_ && answered_[static_cast<std::size_t>(rank)]) {

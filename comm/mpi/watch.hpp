@@ -33,6 +33,8 @@ class MpiWatch {
   /// Answers the probes that have come. Throws CommError when another rank reports a lost rank, or
   /// its own failure.
   void service();
+  /// Probes all ranks, whose answers tell their steps to the attendance.
+  void ask() { send_to_all({.kind = Kind::kProbe}); }
   /// Probes all ranks and waits up to two seconds for answers. Tells the ranks that answered about
   /// one that did not. Returns the silent ranks, or `peers` where all have answered.
   ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers);
@@ -54,6 +56,8 @@ class MpiWatch {
     Kind kind = Kind::kProbe;
     /// The lost rank.
     int about = 0;
+    /// kAnswer: the steps that the sender has begun; 0: it does not tell.
+    std::int64_t num_steps = 0;
     /// The exit code of a rank that has failed.
     ExitCode code = ExitCode::kPeerLost;
     /// Why; ends with 0, so a long text lacks its end.

@@ -38,6 +38,7 @@ struct TcpContext {
   /// LaunchOptions::least_ring_bytes.
   std::int64_t least_ring_bytes = -1;
   std::shared_ptr<tcp::Transport> transport;
+  std::shared_ptr<Attendance> attendance;
   /// Goes first: it uses the transport.
   std::unique_ptr<ProgressWorker> worker;
   /// The next number of a group that no group of this rank has.
@@ -232,6 +233,10 @@ class TcpSession : public EpochSession {
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
+  void begin_step(std::int64_t num_steps) override {
+    context_->attendance->begin_step(world_.rank, num_steps);
+  }
+
   void lift_timeout() override { context_->worker->lift_timeout(); }
 
   void close() override {
@@ -292,6 +297,7 @@ std::unique_ptr<EpochSession> enter(Place place, const World& world, const Launc
   context->hosts = std::move(place.hosts);
   context->least_ring_bytes = options.least_ring_bytes;
   context->transport = std::move(place.transport);
+  context->attendance = place.attendance;
   const auto transport = context->transport;
   context->worker = std::make_unique<ProgressWorker>(ProgressWorker::Config{
       .rank = world.rank,

@@ -263,6 +263,7 @@ void Link::handle(const Frame& frame, const std::string& text) {
       }
       return;
     case FrameKind::kBeat:
+      if (frame.offset > 0) hooks_.stepped(static_cast<std::int64_t>(frame.offset));
       return;
     case FrameKind::kHello:
     case FrameKind::kPiece:
@@ -423,14 +424,16 @@ bool Link::fetch() {
   return true;
 }
 
-void Link::tick(double elapsed_s, double beat_s, double timeout_s) {
+void Link::tick(double elapsed_s, double beat_s, double timeout_s, std::int64_t num_steps) {
   idle_s_ += elapsed_s;
   if (!is_open() || has_left_) return;
   silent_s_ += elapsed_s;
   quiet_s_ += elapsed_s;
   if (quiet_s_ >= beat_s && outbox_.empty()) {
     quiet_s_ = 0.0;
-    send_frame({.kind = FrameKind::kBeat, .epoch = epoch_});
+    send_frame({.kind = FrameKind::kBeat,
+                .epoch = epoch_,
+                .offset = static_cast<std::uint64_t>(num_steps)});
     for (const auto& channel : channels_) {
       if (channel->num_told < channel->num_read) tell_read(*channel);
     }

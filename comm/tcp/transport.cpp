@@ -67,12 +67,15 @@ Transport::Transport(std::shared_ptr<SocketBell> bell, std::unique_ptr<Listener>
 Transport::~Transport() { close(); }
 
 Link::Hooks Transport::hooks_of(int peer) {
-  return {.moved = [this] { bell_->ring(); },
-          .news = [this, peer](const Frame& frame,
-                               const std::string& text) { hear(peer, frame, text); },
-          .lost = [this, peer](const std::string& reason) { lose(peer, reason); },
-          .connect = [this, peer](int index) { connect(peer, index); },
-          .broken = [this, peer](int index) { connect_again(peer, index); }};
+  return {
+      .moved = [this] { bell_->ring(); },
+      .news = [this, peer](const Frame& frame,
+                           const std::string& text) { hear(peer, frame, text); },
+      .stepped =
+          [this, peer](std::int64_t num_steps) { config_.attendance->begin_step(peer, num_steps); },
+      .lost = [this, peer](const std::string& reason) { lose(peer, reason); },
+      .connect = [this, peer](int index) { connect(peer, index); },
+      .broken = [this, peer](int index) { connect_again(peer, index); }};
 }
 
 Link& Transport::link(int peer) {
@@ -207,7 +210,8 @@ void Transport::count_time() {
   last_tick_ = now;
   for (const auto& link : links_) {
     if (!link) continue;
-    link->tick(std::min(elapsed_s, kLongestTick), beat_s(config_.timeout_s), config_.timeout_s);
+    link->tick(std::min(elapsed_s, kLongestTick), beat_s(config_.timeout_s), config_.timeout_s,
+               config_.attendance->num_steps(config_.rank));
   }
 }
 
@@ -312,7 +316,7 @@ std::string Transport::hint(const std::vector<int>& peers) const {
     const auto use = link ? link->messages().other_use_of_peer() : std::nullopt;
     if (!use) continue;
     return concat(
-        "Rank ", peer, " waits for this rank in ",
+        "rank ", peer, " waits for this rank in ",
         *use == MessageUse::kExchange ? "an exchange" : "a sum, a broadcast or an average",
         " that this rank has not begun: probably one of the two has left out a batch, or "
         "has made a call that the other has not");
@@ -363,7 +367,8 @@ Transport::Wait Transport::reason_of_wait(const std::vector<int>& peers) {
                     "others cannot reach (comm.interface)")},
             true};
   }
-  const std::string known = hint(peers);
+  std::string known = config_.attendance->behind();
+  if (known.empty()) known = hint(peers);
   return {
       {peers, known.empty() ? std::string(ProgressWorker::kAllAlive) : known, /*are_alive=*/true},
       false};

@@ -261,6 +261,10 @@ class ThreadSession : public EpochSession {
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
+  void begin_step(std::int64_t num_steps) override {
+    hub_.attendance()->begin_step(world_.rank, num_steps);
+  }
+
   void lift_timeout() override { worker_->lift_timeout(); }
 
   void close() override {

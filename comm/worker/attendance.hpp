@@ -1,19 +1,23 @@
 #pragma once
-// Records the ranks of a world that have left it without an error. A rank that waits only for ranks
-// that have left waits in vain, and fails long before its time limit.
+// Records how far the ranks of a world have come: the steps that they have begun, and the ranks
+// that have left without an error. A rank that waits only for ranks that have left waits in vain,
+// and fails long before its time limit. A rank that waits for others says how many steps they are
+// behind.
 //
 // Thread safety: any thread may call anything.
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 namespace gossamer {
 
 class Attendance {
  public:
-  explicit Attendance(std::size_t num_ranks) : has_left_(num_ranks) {}
+  explicit Attendance(std::size_t num_ranks) : has_left_(num_ranks), num_steps_(num_ranks) {}
 
   void leave(int rank) {
     has_left_.at(static_cast<std::size_t>(rank)).store(true);
@@ -26,9 +30,21 @@ class Attendance {
       return has_left_.at(static_cast<std::size_t>(rank)).load();
     });
   }
+  /// `rank` has begun so many steps, more than 0.
+  void begin_step(int rank, std::int64_t num_steps) {
+    num_steps_.at(static_cast<std::size_t>(rank)).store(num_steps, std::memory_order_relaxed);
+  }
+  /// The steps that `rank` has begun, as far as this rank knows; 0: it knows nothing.
+  [[nodiscard]] std::int64_t num_steps(int rank) const {
+    return num_steps_.at(static_cast<std::size_t>(rank)).load(std::memory_order_relaxed);
+  }
+  /// A sentence about the rank that is the most steps behind another one; empty: none is behind, as
+  /// far as this rank knows.
+  [[nodiscard]] std::string behind() const;
 
  private:
   std::vector<std::atomic<bool>> has_left_;
+  std::vector<std::atomic<std::int64_t>> num_steps_;
   std::atomic<bool> any_has_left_ = false;
 };
 

@@ -43,6 +43,7 @@ ProgressWorker::ProgressWorker(Config config)
       bell_(config_.bell ? config_.bell : std::make_shared<Doorbell>()),
       pulse_(std::make_shared<WorkerPulse>(config_.rank, config_.timeout_s + config_.margin_s,
                                            config_.while_waiting)),
+      patience_s_(config_.patience_s),
       thread_(start_thread([this] { run(); })) {}
 
 ProgressWorker::~ProgressWorker() { stop(); }
@@ -270,17 +271,14 @@ bool ProgressWorker::is_awaited(const Active& entry) const {
 }
 
 void ProgressWorker::watch(double elapsed_s, bool progressed) {
-  if (progressed) has_noticed_ = false;
+  if (progressed) has_noticed_ = has_asked_ = false;
+  const double limit_s = std::min({patience_s_, config_.notice_s, config_.timeout_s});
   const auto count = [&](Active& entry) {
     if (!is_awaited(entry)) return;
     if (progressed && entry.wait == Wait::kDevice) entry.waited_s = 0.0;
     entry.waited_s += elapsed_s;
-    // A kernel may take as long as it wants, and a rank that has done its work waits for the
-    // others.
-    const bool warns = !has_noticed_ && has_limit_ && entry.wait == Wait::kPeers &&
-                       config_.notice_s < config_.timeout_s;
-    if (is_late(entry, warns ? config_.notice_s : config_.timeout_s)) {
-      warns ? notice(entry) : give_up(entry);
+    if (is_late(entry, limit_s)) {
+      entry.waited_s > config_.timeout_s ? give_up(entry) : notice(entry);
     }
     if (entry.wait == Wait::kPeers) check_attendance(entry, elapsed_s);
   };
@@ -301,14 +299,22 @@ bool ProgressWorker::is_late(Active& entry, double limit_s) const {
 }
 
 void ProgressWorker::notice(const Active& late) {
+  // A kernel may take as long as it wants, and a rank that has done its work waits for the others.
+  if (has_noticed_ || !has_limit_ || late.wait != Wait::kPeers) return;
+  if (config_.ask && !std::exchange(has_asked_, true)) config_.ask();
+  std::string known = behind();
+  const double waited_s =
+      known.empty() ? config_.notice_s : std::min(patience_s_, config_.notice_s);
+  if (late.waited_s <= waited_s) return;
   has_noticed_ = true;
+  patience_s_ = std::min(2.0 * patience_s_, config_.notice_s);
   const std::vector<int> peers = late.operation->waiting_for();
-  const std::string known = config_.hint ? config_.hint(peers) : "";
+  if (known.empty() && config_.hint) known = config_.hint(peers);
   const CommError text(
       {.rank = config_.rank, .peers = peers, .label = late.context.label},
-      concat("no progress for ", shortest(config_.notice_s), " s", text_of(late.progress),
-             "; the limit is ", shortest(config_.timeout_s), " s (comm.timeout_s). ",
-             known.empty() ? "Perhaps a rank has left out a batch or a call that the others make, "
+      concat("no progress for ", shortest(waited_s), " s", text_of(late.progress),
+             "; the limit is ", shortest(config_.timeout_s), " s (comm.timeout_s): ",
+             known.empty() ? "perhaps a rank has left out a batch or a call that the others make, "
                              "or is busy (a long evaluation, a slow disk)"
                            : known));
   config_.logger.warning(text.what());
@@ -326,7 +332,8 @@ void ProgressWorker::check_attendance(Active& entry, double elapsed_s) const {
   const std::string text = concat(peers.size() == 1 ? "that rank has" : "these ranks have",
                                   " left the run; all ranks make the same calls");
   if (config_.survives) throw PeerLost(context, text, /*is_own=*/true);
-  throw CommError(context, text);
+  const std::string known = behind();
+  throw CommError(context, known.empty() ? text : concat(text, "; ", known));
 }
 
 void ProgressWorker::give_up(Active& late) {
@@ -340,7 +347,9 @@ void ProgressWorker::give_up(Active& late) {
     throw DeviceError(error.what());
   }
   const std::string so_far = limit + text_of(late.progress);
-  Diagnosis diagnosis{late.operation->waiting_for(), "it has not come to this point",
+  const std::string known = behind();
+  Diagnosis diagnosis{late.operation->waiting_for(),
+                      known.empty() ? "it has not come to this point" : known,
                       /*are_alive=*/true};
   const OpLabel& label = late.context.label;
   if (has_limit_) has_stalled_ = !ended_.contains({label.what, label.bucket});

@@ -33,6 +33,14 @@
 // the peers, and the reason where Config::hint knows it. So a user finds a rank that has left out a
 // batch without the whole wait. Where the time limit is shorter, there is no warning.
 //
+// Steps: where Config::attendance knows the steps of the ranks, the worker warns earlier if a rank
+// is behind another one:
+//
+// 1. It warns after Config::patience_s.
+// 2. The warning, and the error at the time limit, say which rank is how many steps behind.
+// 3. Each warning doubles the patience, up to Config::notice_s. So a rank that is slow now and
+//    then, for an evaluation, causes few warnings.
+//
 // A rank that has done its work waits for the others, which may write their results for long. After
 // lift_timeout() an operation gives up only where the diagnosis finds a rank that is not alive.
 //
@@ -129,6 +137,8 @@ class ProgressWorker {
     double timeout_s = 300.0;
     /// Seconds without progress after which the worker warns.
     double notice_s = 60.0;
+    /// Seconds without progress after which it warns where a rank is behind; see above.
+    double patience_s = 8.0;
     /// Seconds beyond the timeout after which callers take a worker for stuck; a diagnosis must fit
     /// in.
     double margin_s = 30.0;
@@ -138,7 +148,7 @@ class ProgressWorker {
     std::chrono::microseconds short_pause{50};
     /// The pause while the worker holds no operation, or only operations that wake it.
     std::chrono::microseconds long_pause{20'000};
-    /// Which ranks have left; null: no rank leaves before the others.
+    /// Which ranks have left, and the steps of all; null: no rank leaves before the others.
     std::shared_ptr<const Attendance> attendance = {};
     /// True: a rank that has left, or that is late beyond the timeout, is a PeerLost.
     bool survives = false;
@@ -163,6 +173,9 @@ class ProgressWorker {
     /// A sentence that tells why `peers` may keep this rank waiting; empty: nothing is known. Must
     /// not block. Null: nothing is ever known.
     std::function<std::string(const std::vector<int>& peers)> hint = {};
+    /// Asks all ranks for their steps, which come to `attendance`; must not block. Null: the ranks
+    /// tell them without being asked.
+    std::function<void()> ask = {};
     /// Where warnings go.
     Logger logger = {};
   };
@@ -239,8 +252,11 @@ class ProgressWorker {
   /// Whether the operation has made no progress for longer than `limit_s`. Counts the time since
   /// the last progress anew.
   bool is_late(Active& entry, double limit_s) const;
-  /// Warns of an operation that waits long for its peers.
+  /// Warns of an operation that waits long for its peers, if it is time.
   void notice(const Active& late);
+  [[nodiscard]] std::string behind() const {
+    return config_.attendance ? config_.attendance->behind() : "";
+  }
   /// Throws, unless the timeout has been lifted and all ranks are alive: then the operation waits
   /// on.
   void give_up(Active& late);
@@ -263,8 +279,11 @@ class ProgressWorker {
   std::atomic<int> num_draining_ = 0;
   std::atomic<bool> has_stalled_ = false;
   std::atomic<bool> has_limit_ = true;
-  /// Whether the worker has warned since an operation last ended.
+  /// Whether the worker has warned, and has asked, since an operation last ended.
   bool has_noticed_ = false;  // the worker's own
+  bool has_asked_ = false;    // likewise
+  /// Config::patience_s, after the warnings so far.
+  double patience_s_;  // likewise
   /// The kinds and buckets of the operations that have ended.
   std::set<std::pair<std::string_view, std::int64_t>> ended_;  // the worker's own
   std::deque<Active> starting_;  // the worker's own; in the order submitted

@@ -77,6 +77,9 @@ class Session:
     def shares_memory(self) -> bool: ...
     @shares_memory.setter
     def shares_memory(self, arg: bool, /) -> None: ...
+    def begin_step(self, num_steps: int) -> None:
+        """Tell ranks that will wait for this one that it begins a step."""
+
     def lift_timeout(self) -> None: ...
     def close(self) -> None:
         """Leave the world. All ranks call it."""

@@ -217,7 +217,13 @@ class DecentralizedDataParallel(EngineSteps):
     def finish_step(self) -> None:
         """Make a step without a backward pass, with the gradients that have accumulated.
 
-        Collective, as backward() is: for a rank that has no batch left while others have one.
+        Collective, as backward() is: for a rank that leaves out a batch, or has none left, while
+        others have one. A rank that makes fewer steps keeps the others waiting:
+
+        1. After 8 seconds each of them warns, and says which rank is how many steps behind. The run
+           goes on as soon as that rank comes. Each warning doubles these seconds, up to 60.
+        2. After initialize_dist()'s timeout_s, or when that rank has left its program, the run ends
+           with a CommError that says the same. With survive=True the others go on.
         """
         self._check("finish_step()")
         self._begin_step()

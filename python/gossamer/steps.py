@@ -261,6 +261,8 @@ class EngineSteps(torch.nn.Module):
     def _begin_step(self) -> None:
         if self._survival is not None:
             self._survival.begin_step()
+        if not self._engine.is_asynchronous:
+            self._session.begin_step(self._engine.num_steps())
         if self._counts_batches:
             self._count_batches(has_one=True)
         self._take_in_changes()

@@ -173,6 +173,11 @@ void PySession::lift_timeout() {
   if (is_open() && session_) session_->lift_timeout();
 }
 
+void PySession::begin_step(std::int64_t num_steps) {
+  num_begun_ = is_elastic() ? num_steps + 1 : num_begun_ + 1;
+  open().begin_step(num_begun_);
+}
+
 void PySession::close() {
   if (!is_open()) return;
   for (auto& [key, wires] : wires_) wires.close();
@@ -231,6 +236,8 @@ void add_session(nb::module_& module) {
           "local_world_size",
           [](const PySession& session) { return session.world().placement.local_world_size; })
       .def_prop_rw("shares_memory", &PySession::shares_memory, &PySession::set_shares_memory)
+      .def("begin_step", &PySession::begin_step, "num_steps"_a,
+           "Tell ranks that will wait for this one that it begins a step.")
       .def("lift_timeout", &PySession::lift_timeout)
       .def("close", &PySession::close, Free(), "Leave the world. All ranks call it.")
       .def("abort", &PySession::abort, "code"_a, "reason"_a, Free())

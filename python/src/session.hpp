@@ -80,6 +80,10 @@ class PySession {
 
   /// True: this rank joins a run, or has joined one.
   [[nodiscard]] bool joins() const { return join_ != nullptr; }
+  /// This rank begins a step. `num_steps`: those that it has made by the count of the run, where
+  /// ranks may be lost; elsewhere the session counts.
+  void begin_step(std::int64_t num_steps);
+
   /// Enters the run, unless this rank has entered it. The members of the run change the world at
   /// that moment. Throws CommError.
   void join();
@@ -123,6 +127,8 @@ class PySession {
   double timeout_s_;
   bool is_open_ = true;
   bool refuses_calls_ = false;
+  /// The steps of all wrappers together that this rank has begun.
+  std::int64_t num_begun_ = 0;
   bool shares_memory_ = true;
   /// A child of fork() lacks the parent's threads, so it can neither use nor destroy the session.
   HomeProcess home_;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from conftest import flat, loss_of, make_mlp, rank
@@ -74,3 +76,26 @@ def test_where_join_cannot_work_is_said():
 
     assert gs.run_threads(1, work) == [True]
     assert gs.run_threads(1, survives, survive=True) == [True]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("algorithm", ["gossip", "allreduce", {"name": "outer", "every": 2}])
+def test_a_rank_that_leaves_out_batches_is_named_with_its_steps(algorithm, stays):
+    failed = threading.Event()
+
+    def train():
+        topology = "complete" if algorithm == "gossip" else None
+        model = gs.DecentralizedDataParallel(
+            make_mlp(), OPTIMIZERS["sgd"], topology, algorithm=algorithm
+        )
+        try:
+            for step in range(NUM_BATCHES[rank()]):
+                loss_of(model, rank(), step).backward()
+        except gs.CommError:
+            failed.set()
+            raise
+        if rank() == 1 and stays:
+            failed.wait(60)  # It writes what it has trained, or waits in a debugger.
+
+    with pytest.raises(gs.CommError, match=r"rank 1 is \d steps? behind: it has begun 4, and"):
+        gs.run_threads(2, train, timeout_s=1)

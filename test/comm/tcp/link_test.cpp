@@ -44,6 +44,7 @@ class Ends {
         Link::Config{.num_streams = 1, .max_early = kMaxEarly},
         Link::Hooks{.moved = [] {},
                     .news = [this](const Frame&, const std::string& text) { news.push_back(text); },
+                    .stepped = [this](std::int64_t num) { num_steps = num; },
                     .lost = [this](const std::string& reason) { lost = reason; },
                     .connect = [](int) { ADD_FAILURE() << "the other end connects"; },
                     .broken = [](int) { ADD_FAILURE() << "the other end connects"; }});
@@ -107,6 +108,7 @@ class Ends {
   std::optional<Socket> control;
   std::optional<Socket> data;
   std::vector<std::string> news;
+  std::int64_t num_steps = 0;
   std::string lost;
   /// The link's last hello.
   Frame answer;
@@ -343,6 +345,16 @@ TEST(Link, GivesASignOfLifeAndMissesOne) {
   EXPECT_EQ(ends.lost, "");
   ends.link().tick(0.2, 1.0, 3.0);
   EXPECT_NE(ends.lost.find("no sign of life for 3 s"), std::string::npos) << ends.lost;
+}
+
+TEST(Link, TellsStepsWithASignOfLife) {
+  Ends ends;
+  ends.link().tick(1.5, 1.0, 3.0, 12);
+  EXPECT_EQ(first_frame(ends.take(*ends.control)).offset, 12U);
+  ends.send(*ends.control, {.kind = FrameKind::kBeat, .offset = 9});
+  EXPECT_EQ(ends.num_steps, 9);
+  ends.send(*ends.control, {.kind = FrameKind::kBeat});
+  EXPECT_EQ(ends.num_steps, 9);
 }
 
 /// Signs of life are no progress; what belongs to messages is, in either direction.

@@ -200,7 +200,7 @@ TEST(ProgressWorkerFailure, WarnsOnceBeforeItGivesUp) {
       "rank 1: exchange of bucket 2, round 7 with rank 0: no progress for 0.1 s";
   ASSERT_TRUE(contains(said, first)) << said;
   EXPECT_EQ(said.find(first), said.rfind(first)) << said;
-  EXPECT_TRUE(contains(said, "the limit is 0.2 s (comm.timeout_s). Perhaps a rank has left out"))
+  EXPECT_TRUE(contains(said, "the limit is 0.2 s (comm.timeout_s): perhaps a rank has left out"))
       << said;
 }
 
@@ -208,7 +208,74 @@ TEST(ProgressWorkerFailure, WarnsWithWhatIsKnownOfThePeer) {
   const std::string said = warnings_of({.hint = [](const std::vector<int>& peers) {
     return concat("Rank ", peers.at(0), " sleeps");
   }});
-  EXPECT_TRUE(contains(said, "(comm.timeout_s). Rank 0 sleeps")) << said;
+  EXPECT_TRUE(contains(said, "(comm.timeout_s): Rank 0 sleeps")) << said;
+}
+
+/// Rank 1 of three has begun more steps than rank 0.
+std::shared_ptr<Attendance> one_behind() {
+  const auto attendance = std::make_shared<Attendance>(3);
+  attendance->begin_step(1, 7);
+  attendance->begin_step(0, 5);
+  return attendance;
+}
+
+TEST(ProgressWorkerFailure, WarnsEarlierOfARankThatIsBehind) {
+  const std::string said = warnings_of({.patience_s = 0.05, .attendance = one_behind()});
+  EXPECT_TRUE(contains(said, "no progress for 0.05 s, ")) << said;
+  EXPECT_TRUE(contains(said, "rank 0 is 2 steps behind: it has begun 5, and rank 1 has begun 7. "))
+      << said;
+}
+
+TEST(ProgressWorkerFailure, AsksOnceForTheStepsOfOthers) {
+  const auto attendance = std::make_shared<Attendance>(2);
+  attendance->begin_step(1, 7);
+  int num_asked = 0;
+  const std::string said =
+      warnings_of({.patience_s = 0.05, .attendance = attendance, .ask = [&num_asked, attendance] {
+                     ++num_asked;
+                     attendance->begin_step(0, 6);
+                   }});
+  EXPECT_EQ(num_asked, 1);
+  EXPECT_TRUE(contains(said, "rank 0 is 1 step behind")) << said;
+}
+
+TEST(ProgressWorkerFailure, EndsWithTheRankThatIsBehind) {
+  Script script;
+  ProgressWorker worker({.rank = 1, .timeout_s = 0.05, .attendance = one_behind()});
+  Request request = worker.submit(scripted(script, 0), {});
+  const std::string text = failure_of(request);
+  EXPECT_TRUE(contains(text, "no progress for 0.05 s (comm.timeout_s), 0 of its")) << text;
+  EXPECT_TRUE(contains(text, ": rank 0 is 2 steps behind")) << text;
+}
+
+TEST(ProgressWorkerFailure, EachWarningDoublesThePatience) {
+  std::atomic<int> num_looks = 0;
+  testing::internal::CaptureStderr();
+  {
+    ProgressWorker worker({.rank = 1,
+                           .notice_s = 0.08,
+                           .patience_s = 0.03,
+                           .attendance = one_behind(),
+                           .idle_s =
+                               [&num_looks](const std::vector<int>&) {
+                                 ++num_looks;
+                                 return 100.0;
+                               },
+                           .logger = Logger(LogLevel::kInfo, "rank 1")});
+    for (int turn = 0; turn < 3; ++turn) {
+      Script script;
+      Request request = worker.submit(scripted(script, 0), {});
+      // The worker looks when the patience is over, and has warned when it looks again.
+      const int last = num_looks;
+      while (num_looks < last + 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      script.may_end = 1U;
+      request.wait();
+    }
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  for (const char* waited : {"for 0.03 s,", "for 0.06 s,", "for 0.08 s,"}) {
+    EXPECT_TRUE(contains(said, waited)) << said;
+  }
 }
 
 TEST(ProgressWorkerFailure, WaitsOnForRanksThatAreAliveOnceTheTimeoutIsLifted) {

@@ -34,9 +34,9 @@ class Session {
   /// Belongs to the session.
   [[nodiscard]] virtual Communicator& communicator() = 0;
   [[nodiscard]] virtual const World& world() const = 0;
-  /// This rank has begun so many steps, more than 0. A rank that waits for others says how many
-  /// steps they are behind, where all ranks call it alike.
-  virtual void begin_step(std::int64_t num_steps) = 0;
+  /// This rank has begun so many steps. A rank that waits for others says how many steps they are
+  /// behind, where all ranks tell their steps.
+  virtual void tell_steps(std::int64_t num_steps) = 0;
   /// Lets operations wait without a time limit for ranks that are alive, from now on. This rank has
   /// done its work, and other ranks may write their results for a long time. close() calls it.
   virtual void lift_timeout() = 0;

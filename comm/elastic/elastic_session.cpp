@@ -43,7 +43,7 @@ class ElasticSession : public Session {
   [[nodiscard]] Communicator& communicator() override { return *communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
-  void begin_step(std::int64_t num_steps) override { session_->begin_step(num_steps); }
+  void tell_steps(std::int64_t num_steps) override { session_->tell_steps(num_steps); }
 
   void lift_timeout() override { session_->lift_timeout(); }
 

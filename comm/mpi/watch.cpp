@@ -83,7 +83,7 @@ void MpiWatch::handle(int from, const Message& message) {
       return send(from, {.kind = Kind::kAnswer, .num_steps = attendance_->num_steps(rank_)});
     case Kind::kAnswer:
       answered_[static_cast<std::size_t>(from)] = true;
-      if (message.num_steps > 0) attendance_->begin_step(from, message.num_steps);
+      if (message.num_steps >= 0) attendance_->tell_steps(from, message.num_steps);
       return;
     case Kind::kLost:
       throw CommError(

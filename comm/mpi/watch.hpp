@@ -56,8 +56,8 @@ class MpiWatch {
     Kind kind = Kind::kProbe;
     /// The lost rank.
     int about = 0;
-    /// kAnswer: the steps that the sender has begun; 0: it does not tell.
-    std::int64_t num_steps = 0;
+    /// kAnswer: the steps that the sender has begun; -1: unknown.
+    std::int64_t num_steps = -1;
     /// The exit code of a rank that has failed.
     ExitCode code = ExitCode::kPeerLost;
     /// Why; ends with 0, so a long text lacks its end.

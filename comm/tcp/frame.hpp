@@ -90,7 +90,7 @@ struct Frame {
   MessageKey key = {};
   /// kReady and kOffer: bytes of the message. kPiece: where the payload begins in the message.
   /// kStreams: a number of data connections. kHello and kRead: bytes of a data connection that have
-  /// been read. kBeat: the steps that the sender has begun; 0: it does not tell.
+  /// been read. kBeat: one more than the steps that the sender has begun; 0: unknown.
   std::uint64_t offset = 0;
   /// Bytes of the payload.
   std::uint64_t length = 0;

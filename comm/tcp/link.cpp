@@ -263,7 +263,7 @@ void Link::handle(const Frame& frame, const std::string& text) {
       }
       return;
     case FrameKind::kBeat:
-      if (frame.offset > 0) hooks_.stepped(static_cast<std::int64_t>(frame.offset));
+      if (frame.offset > 0) hooks_.stepped(static_cast<std::int64_t>(frame.offset - 1));
       return;
     case FrameKind::kHello:
     case FrameKind::kPiece:
@@ -433,7 +433,7 @@ void Link::tick(double elapsed_s, double beat_s, double timeout_s, std::int64_t 
     quiet_s_ = 0.0;
     send_frame({.kind = FrameKind::kBeat,
                 .epoch = epoch_,
-                .offset = static_cast<std::uint64_t>(num_steps)});
+                .offset = static_cast<std::uint64_t>(num_steps + 1)});
     for (const auto& channel : channels_) {
       if (channel->num_told < channel->num_read) tell_read(*channel);
     }

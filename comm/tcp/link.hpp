@@ -32,7 +32,7 @@ class Link {
     std::function<void()> moved;
     /// The peer brings news.
     std::function<void(const Frame& frame, const std::string& text)> news;
-    /// The peer has begun so many steps, more than 0.
+    /// The peer has begun so many steps.
     std::function<void(std::int64_t num_steps)> stepped;
     /// The peer is gone, or breaks the protocol.
     std::function<void(const std::string& reason)> lost;
@@ -83,9 +83,9 @@ class Link {
   [[nodiscard]] bool has_ended() const;
 
   /// Counts time: sends a sign of life every `beat_s` seconds, and takes a peer for lost that has
-  /// given none for `timeout_s` seconds. The sign tells the steps that this rank has begun; 0: it
-  /// does not.
-  void tick(double elapsed_s, double beat_s, double timeout_s, std::int64_t num_steps = 0);
+  /// given none for `timeout_s` seconds. The sign tells the steps that this rank has begun; -1:
+  /// unknown.
+  void tick(double elapsed_s, double beat_s, double timeout_s, std::int64_t num_steps = -1);
   /// Seconds since the peer's last sign of life; 0 while there is no connection.
   [[nodiscard]] double silent_s() const { return is_open() ? silent_s_ : 0.0; }
   /// Seconds since anything but a sign of life has moved, in either direction.

@@ -72,7 +72,7 @@ Link::Hooks Transport::hooks_of(int peer) {
       .news = [this, peer](const Frame& frame,
                            const std::string& text) { hear(peer, frame, text); },
       .stepped =
-          [this, peer](std::int64_t num_steps) { config_.attendance->begin_step(peer, num_steps); },
+          [this, peer](std::int64_t num_steps) { config_.attendance->tell_steps(peer, num_steps); },
       .lost = [this, peer](const std::string& reason) { lose(peer, reason); },
       .connect = [this, peer](int index) { connect(peer, index); },
       .broken = [this, peer](int index) { connect_again(peer, index); }};

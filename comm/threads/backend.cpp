@@ -261,8 +261,8 @@ class ThreadSession : public EpochSession {
   [[nodiscard]] Communicator& communicator() override { return communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
 
-  void begin_step(std::int64_t num_steps) override {
-    hub_.attendance()->begin_step(world_.rank, num_steps);
+  void tell_steps(std::int64_t num_steps) override {
+    hub_.attendance()->tell_steps(world_.rank, num_steps);
   }
 
   void lift_timeout() override { worker_->lift_timeout(); }

@@ -7,9 +7,9 @@ namespace gossamer {
 std::string Attendance::behind() const {
   int first = -1;
   int last = -1;
-  for (int rank = 0; rank < static_cast<int>(num_steps_.size()); ++rank) {
+  for (int rank = 0; rank < static_cast<int>(num_told_.size()); ++rank) {
     const std::int64_t steps = num_steps(rank);
-    if (steps == 0) continue;
+    if (steps < 0) continue;
     if (first < 0 || steps > num_steps(first)) first = rank;
     if (last < 0 || steps < num_steps(last)) last = rank;
   }

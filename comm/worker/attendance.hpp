@@ -17,7 +17,7 @@ namespace gossamer {
 
 class Attendance {
  public:
-  explicit Attendance(std::size_t num_ranks) : has_left_(num_ranks), num_steps_(num_ranks) {}
+  explicit Attendance(std::size_t num_ranks) : has_left_(num_ranks), num_told_(num_ranks) {}
 
   void leave(int rank) {
     has_left_.at(static_cast<std::size_t>(rank)).store(true);
@@ -30,13 +30,13 @@ class Attendance {
       return has_left_.at(static_cast<std::size_t>(rank)).load();
     });
   }
-  /// `rank` has begun so many steps, more than 0.
-  void begin_step(int rank, std::int64_t num_steps) {
-    num_steps_.at(static_cast<std::size_t>(rank)).store(num_steps, std::memory_order_relaxed);
+  /// `rank` has begun so many steps; negative: nobody knows.
+  void tell_steps(int rank, std::int64_t num_steps) {
+    num_told_.at(static_cast<std::size_t>(rank)).store(num_steps + 1, std::memory_order_relaxed);
   }
-  /// The steps that `rank` has begun, as far as this rank knows; 0: it knows nothing.
+  /// The steps that `rank` has begun, as far as this rank knows; -1: it knows nothing.
   [[nodiscard]] std::int64_t num_steps(int rank) const {
-    return num_steps_.at(static_cast<std::size_t>(rank)).load(std::memory_order_relaxed);
+    return num_told_.at(static_cast<std::size_t>(rank)).load(std::memory_order_relaxed) - 1;
   }
   /// A sentence about the rank that is the most steps behind another one; empty: none is behind, as
   /// far as this rank knows.
@@ -44,7 +44,8 @@ class Attendance {
 
  private:
   std::vector<std::atomic<bool>> has_left_;
-  std::vector<std::atomic<std::int64_t>> num_steps_;
+  /// One more than the steps of each rank; 0: unknown.
+  std::vector<std::atomic<std::int64_t>> num_told_;
   std::atomic<bool> any_has_left_ = false;
 };
 

@@ -104,6 +104,8 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   ParameterHost& host = *this;
   model_ = std::make_unique<Pipeline>(*communicator_, std::move(read), std::move(infos), host);
   model_->check(exchange);
+  // A rank that joins has not begun the steps that it will go on from.
+  if (!session_->joins()) session_->tell_steps();
 }
 
 Engine::~Engine() {

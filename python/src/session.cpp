@@ -175,7 +175,7 @@ void PySession::lift_timeout() {
 
 void PySession::begin_step(std::int64_t num_steps) {
   num_begun_ = is_elastic() ? num_steps + 1 : num_begun_ + 1;
-  open().begin_step(num_begun_);
+  tell_steps();
 }
 
 void PySession::close() {

@@ -83,6 +83,8 @@ class PySession {
   /// This rank begins a step. `num_steps`: those that it has made by the count of the run, where
   /// ranks may be lost; elsewhere the session counts.
   void begin_step(std::int64_t num_steps);
+  /// Tells the others the steps that this rank has begun so far.
+  void tell_steps() const { open().tell_steps(num_begun_); }
 
   /// Enters the run, unless this rank has entered it. The members of the run change the world at
   /// that moment. Throws CommError.

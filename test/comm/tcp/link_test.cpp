@@ -108,7 +108,7 @@ class Ends {
   std::optional<Socket> control;
   std::optional<Socket> data;
   std::vector<std::string> news;
-  std::int64_t num_steps = 0;
+  std::int64_t num_steps = -1;
   std::string lost;
   /// The link's last hello.
   Frame answer;
@@ -350,8 +350,8 @@ TEST(Link, GivesASignOfLifeAndMissesOne) {
 TEST(Link, TellsStepsWithASignOfLife) {
   Ends ends;
   ends.link().tick(1.5, 1.0, 3.0, 12);
-  EXPECT_EQ(first_frame(ends.take(*ends.control)).offset, 12U);
-  ends.send(*ends.control, {.kind = FrameKind::kBeat, .offset = 9});
+  EXPECT_EQ(first_frame(ends.take(*ends.control)).offset, 13U);
+  ends.send(*ends.control, {.kind = FrameKind::kBeat, .offset = 10});
   EXPECT_EQ(ends.num_steps, 9);
   ends.send(*ends.control, {.kind = FrameKind::kBeat});
   EXPECT_EQ(ends.num_steps, 9);

@@ -214,8 +214,8 @@ TEST(ProgressWorkerFailure, WarnsWithWhatIsKnownOfThePeer) {
 /// Rank 1 of three has begun more steps than rank 0.
 std::shared_ptr<Attendance> one_behind() {
   const auto attendance = std::make_shared<Attendance>(3);
-  attendance->begin_step(1, 7);
-  attendance->begin_step(0, 5);
+  attendance->tell_steps(1, 7);
+  attendance->tell_steps(0, 5);
   return attendance;
 }
 
@@ -228,12 +228,12 @@ TEST(ProgressWorkerFailure, WarnsEarlierOfARankThatIsBehind) {
 
 TEST(ProgressWorkerFailure, AsksOnceForTheStepsOfOthers) {
   const auto attendance = std::make_shared<Attendance>(2);
-  attendance->begin_step(1, 7);
+  attendance->tell_steps(1, 7);
   int num_asked = 0;
   const std::string said =
       warnings_of({.patience_s = 0.05, .attendance = attendance, .ask = [&num_asked, attendance] {
                      ++num_asked;
-                     attendance->begin_step(0, 6);
+                     attendance->tell_steps(0, 6);
                    }});
   EXPECT_EQ(num_asked, 1);
   EXPECT_TRUE(contains(said, "rank 0 is 1 step behind")) << said;

@@ -265,11 +265,47 @@ class DecentralizedDataParallel(EngineSteps):
         self._counts_batches = True
         try:
             yield
+            self._weight = None
             while self._count_batches(has_one=False) > 0:
                 self.finish_step()
         finally:
             self._counts_batches = False
-            self._engine.set_gradient_scale(self._gradient_scale or 1.0)
+
+    def backward_weight(self, weight: float) -> None:
+        """Weigh this rank's gradient in the next step, as by the number of its tokens.
+
+        The gradient g of a step is then sum_r w_r g_r / sum_r w_r. So the steps are those of one
+        process with all tokens, if the loss is a mean over tokens. The ranks add up their weights
+        when the step begins, which costs one small message to and fro. All ranks call it before
+        the same steps, ahead of backward(), or of the last backward() of a step that accumulates.
+
+        Parameters
+        ----------
+        weight
+            0 or more; the gradient of a rank that gives 0 does not count.
+
+        Raises
+        ------
+        ConfigError
+            With another algorithm than "allreduce", in a session with survive=True, and in the step
+            if the weights of all ranks are 0.
+        """
+        self._check("backward_weight()")
+        if not self._averages_gradients:
+            raise ConfigError(
+                "backward_weight() weighs gradients in their mean, and this algorithm makes no "
+                "mean of gradients: each rank steps by its own gradient alone, and a weight would "
+                "only make the steps of ranks longer or shorter, and those of Adam not even "
+                'that, allowed: algorithm="allreduce"'
+            )
+        if self._session.is_elastic:
+            raise ConfigError(
+                "backward_weight(): ranks that are lost would be missing in the sum of the "
+                "weights, allowed: a session without survive=True"
+            )
+        if not 0.0 <= weight < float("inf"):
+            raise ConfigError(f"backward_weight(): is {weight}, allowed: 0 or more")
+        self._weight = float(weight)
 
     def drain(self) -> None:
         """Wait for the exchanges under way. The next step still mixes in what has arrived."""

@@ -101,6 +101,10 @@ class EngineSteps(torch.nn.Module):
         self._gradient_scale: float | None = None
         self._counts_batches = False
         """Whether ranks may have different numbers of batches now, and this one has one."""
+        self._weight: float | None = None
+        """What backward_weight() has given the next step; None: nothing."""
+        self._own_factor = 1.0
+        """This rank's gradients of the step are multiplied by this before the ranks add them up."""
         self._backward_ns = 0
         self._buckets: list[list[int]] = []
         self._first_pass: dict[int, int] | None = {}
@@ -247,23 +251,40 @@ class EngineSteps(torch.nn.Module):
         for i in sorted(num_gradients, key=lambda i: self._comes_late[i]):
             self._arrived(i)
 
+    @property
+    def _averages_gradients(self) -> bool:
+        """Whether a step uses the mean of all ranks' gradients."""
+        return self._options["algorithm"] in ("allreduce", {"name": "allreduce"})
+
     def _count_batches(self, *, has_one: bool) -> int:
-        """Return how many ranks have a batch for the next step. Collective."""
-        num = int(self._session.sum([float(has_one)])[0])
-        if num > 0 and self._options["algorithm"] in ("allreduce", {"name": "allreduce"}):
-            # The engine's mean is over all ranks.
-            factor = self._session.world_size / num
-            self._engine.set_gradient_scale(factor * (self._gradient_scale or 1.0))
+        """Return how many ranks have a batch for the next step. Collective.
+
+        Where gradients are averaged, each batch has its weight in the mean, 1 if none was given.
+        """
+        weight = float(has_one) if self._weight is None or not has_one else self._weight
+        num, total = self._session.sum([float(has_one), weight])
+        if num > 0 and self._averages_gradients:
+            self._own_factor = self._factor_of(weight, total)
         # The step of a rank without a batch counts no more.
-        self._counts_batches = has_one
-        return num
+        self._counts_batches = self._counts_batches and has_one
+        return int(num)
+
+    def _factor_of(self, weight: float, total: float) -> float:
+        """Return the factor of this rank's gradients; `total`: the weights of all, added up."""
+        if total <= 0.0:
+            raise _core.ConfigError(
+                "backward_weight(): the weights of all ranks add up to 0, allowed: more than 0 on "
+                "one rank"
+            )
+        # The engine's mean is over all ranks.
+        return self._session.world_size * weight / total
 
     def _begin_step(self) -> None:
         if self._survival is not None:
             self._survival.begin_step()
         if not self._engine.is_asynchronous:
             self._session.begin_step(self._engine.num_steps())
-        if self._counts_batches:
+        if self._counts_batches or self._weight is not None:
             self._count_batches(has_one=True)
         self._take_in_changes()
         self._optimizer.begin_step()
@@ -292,6 +313,7 @@ class EngineSteps(torch.nn.Module):
             self._survival.after_step()
         self._updated(len(self._buckets))
         self._num_done = 0
+        self._weight, self._own_factor = None, 1.0
         self._is_offered = bytearray(len(self._trained.tensors))
         self._return_layouts()
         self._follow_moves()
@@ -382,6 +404,10 @@ class EngineSteps(torch.nn.Module):
         fits = grad.layout is torch.strided and grad.dtype == p.dtype
         if not fits or grad.stride() != self._trained.strides[i]:
             grad = self._in_layout(i, p, grad)
+        if self._own_factor != 1.0:
+            # A mean over no tokens is no number, and must not become one of the sum.
+            own = grad.detach()
+            own.mul_(self._own_factor) if self._own_factor > 0.0 else own.zero_()
         self._is_offered[i] = 1
         num_done = self._engine.gradient_ready(i, grad.data_ptr())
         if num_done != self._num_done:

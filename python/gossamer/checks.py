@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ __all__ = [
     "describe_module",
     "describe_options",
     "share_module",
+    "share_object",
     "share_options",
     "share_tensors",
 ]
@@ -107,6 +109,19 @@ def share_tensors(session: Session, tensors: Iterable[torch.Tensor], root: int =
         session.broadcast([(m.data_ptr(), m.numel() * m.element_size()) for m in memory], root)
         for targets, values in copied:
             _copy_from_one(targets, values)
+
+
+def share_object(session: Session, make: Callable[[], Any], root: int = 0) -> Any:
+    """Return what `make` makes on `root`, with tensors on the processor. Collective."""
+    file = io.BytesIO()
+    if session.rank == root:
+        torch.save(make(), file)
+    size = int(session.all_gather(str(file.tell()))[root])
+    memory = torch.zeros(size, dtype=torch.uint8)
+    if session.rank == root:
+        memory = torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
+    share_tensors(session, [memory], root)
+    return torch.load(io.BytesIO(memory.numpy().tobytes()), map_location="cpu", weights_only=True)
 
 
 def _in_one(tensors: list[torch.Tensor]) -> torch.Tensor:

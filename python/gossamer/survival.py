@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import torch
-
 from . import _core
-from .checks import describe_module, describe_options, share_tensors
+from .checks import describe_module, describe_options, share_object, share_tensors
 from .own_topologies import world_of
 
 if TYPE_CHECKING:
     from .data_parallel import DecentralizedDataParallel
-    from .distributed import Session
 
 __all__ = ["MembershipChange", "Survival"]
 
@@ -276,7 +272,7 @@ class Survival:
                 if not isinstance(call, str):
                     return
                 if call == "end" or self._steps() in self._gives_at:
-                    _from_first(self._session, self._model._numbers)
+                    share_object(self._session, self._model._numbers)
                 self._note_given(call)
                 return
             except _core.PeerLost as lost:
@@ -314,7 +310,7 @@ class Survival:
         """Get rank 0's numbers where it gives them, and wake up at the step of the first batch."""
         steps = self._steps()
         if call == "end" or steps in self._gives_at:
-            self._model._take_numbers(_from_first(self._session, self._model._numbers))
+            self._model._take_numbers(share_object(self._session, self._model._numbers))
         self._note_given(call)
         assert self._wakes_at is not None
         if call == "end" or steps >= self._wakes_at:
@@ -468,16 +464,3 @@ class Survival:
 
 def _nothing() -> None:
     """Undo nothing."""
-
-
-def _from_first(session: Session, numbers: Callable[[], Any]) -> Any:
-    """Return rank 0's numbers. Collective."""
-    file = io.BytesIO()
-    if session.rank == 0:
-        torch.save(numbers(), file)
-    size = int(session.all_gather(str(file.tell()))[0])
-    memory = torch.zeros(size, dtype=torch.uint8)
-    if session.rank == 0:
-        memory = torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
-    share_tensors(session, [memory])
-    return torch.load(io.BytesIO(memory.numpy().tobytes()), map_location="cpu", weights_only=True)

@@ -11,7 +11,6 @@ import torch
 from conftest import alone, batch, flat, loss_of, make_mlp, needs_mpi, rank, run_python
 from test_models import Alternating, Image
 from test_optimizers import IN_PYTHON, OPTIMIZERS, SCHEDULES, largest_difference
-from torch.distributed.algorithms.join import Join
 
 import gossamer as gs
 from gossamer.checks import share_tensors
@@ -561,10 +560,6 @@ def test_arguments_without_meaning_are_taken():
         )
         with model.join(enable=False):
             mean_loss(model, [0], 0).backward()
-        with pytest.raises(gs.ConfigError, match="the same number of steps"):
-            model.join()
-        with pytest.raises(gs.ConfigError, match="calls finish_step"):
-            Join([model])
         with pytest.raises(gs.ConfigError, match='allowed: the argument codec, as codec="bf16"'):
             model.register_comm_hook(None, lambda *_: None)
 

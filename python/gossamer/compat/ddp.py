@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only
 from .. import _core
 from ..checks import share_tensors
 from ..distributed import Session, initialize_dist
+from .joining import joined
 from .trainer import Before, Trainer
 
 __all__ = ["DistributedDataParallel"]
@@ -148,6 +149,11 @@ class DistributedDataParallel(torch.nn.Module):
             wrapper = own()
             assert wrapper is not None
             before = wrapper._trainer
+            if before.joining is not None:
+                raise _core.ConfigError(
+                    "parameters that are trained only now, inside of join(), where ranks without a "
+                    "batch do not know them, allowed: before join() begins"
+                )
             before.finish()
             wrapper._take_trainer(make, before.passed_on())
             return wrapper._trainer
@@ -189,7 +195,13 @@ class DistributedDataParallel(torch.nn.Module):
         if self._trainer.lacks(self.module.parameters()):
             self._trainer.renew()
         if self._broadcasts_buffers and self._trainer.turn.shares_buffers:
-            share_tensors(self.session, self.module.buffers())
+            if self._trainer.joining is not None:
+                self._trainer.joining.share_buffers(self._shared_buffers())
+            else:
+                share_tensors(self.session, self._shared_buffers())
+
+    def _shared_buffers(self) -> list[torch.Tensor]:
+        return list(self.module.buffers()) if self._broadcasts_buffers else []
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
@@ -226,23 +238,64 @@ class DistributedDataParallel(torch.nn.Module):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> contextlib.AbstractContextManager[None]:
-        """Do nothing, if not enabled.
+        """Let the ranks have different numbers of batches inside the scope. Collective.
+
+        A rank that leaves its loop earlier takes part in the steps of the others, until all have
+        left:
+
+        1. With "allreduce" it adds nothing to the gradients, and its parameters stay as they are.
+           In the end it gets the parameters, the buffers and the optimizer's state of the last rank
+           that had a batch. (PyTorch leaves the optimizer's state behind, and models part later.)
+        2. With any other algorithm it mixes in every step, and updates nothing.
+
+        The ranks tell each other before every step who has a batch, in one small message to and
+        fro. Schedules that step with each batch stay behind on a rank that leaves earlier.
+
+        Parameters
+        ----------
+        divide_by_initial_world_size
+            Whether "allreduce" divides the gradients by the number of all ranks. False: by the
+            number of those that have a batch. Batches that backward_weight() weighs are divided by
+            their weights.
+        enable
+            False: do nothing, because all ranks have equally many batches.
+        throw_on_early_termination
+            Whether all ranks raise a RuntimeError when the first one has no batch left.
 
         Raises
         ------
         ConfigError
-            If enabled: all ranks must make the same number of steps.
+            In the scope, with a GradScaler, or for parameters that are trained only now.
         """
-        if enable:
-            raise _core.ConfigError(
-                "join() for ranks that make different numbers of steps, allowed: enable=False, and "
-                "the same number of steps on all ranks; a rank without a batch calls finish_step()"
-            )
-        return contextlib.nullcontext()
+        if not enable:
+            return contextlib.nullcontext()
+        return joined(
+            self._trainer,
+            self._shared_buffers(),
+            divides_by_all=divide_by_initial_world_size,
+            throws=throw_on_early_termination,
+        )
 
     def join_hook(self, **arguments: Any) -> None:
-        """Refuse to be a part of torch.distributed.algorithms.Join, as join() does."""
-        self.join()
+        """Refuse to be a part of torch.distributed.algorithms.Join.
+
+        Raises
+        ------
+        ConfigError
+            Always.
+        """
+        raise _core.ConfigError(
+            "torch.distributed.algorithms.Join with gossamer's DistributedDataParallel, which "
+            "has no process group, allowed: with model.join():"
+        )
+
+    def backward_weight(self, weight: float) -> None:
+        """Weigh this rank's gradient in the next mean, as in DecentralizedDataParallel.
+
+        All ranks call it before the same ``backward()`` that sums gradients. Refused with any other
+        algorithm than "allreduce".
+        """
+        self._trainer.backward_weight(weight)
 
     def finish_step(self) -> None:
         """Take part in a step of the other ranks without a batch of this rank's own.

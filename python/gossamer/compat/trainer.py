@@ -22,6 +22,7 @@ from ..checks import compare_modules, share_tensors
 from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session
 from ..optimizer_state import forget_float32, keep_float32
+from .joining import Joining, refuse_scaler, share_optimizers
 from .user_optimizers import LaterParameters, NoUpdate, UserOptimizer, without_parameters
 
 
@@ -104,6 +105,10 @@ class Trainer(DecentralizedDataParallel):
         self._num_left_out = 0
         self._is_stepping = False
         self.turn = Turn() if before is None else before.turn
+        self.joining: Joining | None = None
+        """Whom this rank tells what it does; None: outside of join()."""
+        self._later_states: list[tuple[list[int], dict[str, Any]]] = []
+        """States for optimizers that have not stepped yet, with the numbers of their parameters."""
         self._later = LaterParameters(module) if before is None else before.later
         self._sums_before = {} if before is None else before.sums
         # Where gradients are not summed, the optimizer's step() calls finish_step().
@@ -178,6 +183,7 @@ class Trainer(DecentralizedDataParallel):
             without parameters, so that only a closure is called.
         """
         if self._sums_gradients:
+            self._take_later_state(optimizer)
             self._check_replaced(optimizer)
             self._check_gradients(optimizer)
             forget_float32(optimizer)
@@ -219,6 +225,8 @@ class Trainer(DecentralizedDataParallel):
         found
             By device, whether this rank's gradients have overflowed.
         """
+        if self.joining is not None:
+            refuse_scaler()
         if self._sums_gradients:
             return found
         (total,) = self._session.sum([float(sum(flag.item() for flag in found.values()))])
@@ -282,6 +290,82 @@ class Trainer(DecentralizedDataParallel):
         """Keep states in float32 where the optimizer updates float32 master copies."""
         if not self._sums_gradients:
             keep_float32(optimizer)
+
+    # Ranks with different numbers of batches.
+
+    def begin_join(self, joining: Joining) -> None:
+        """Tell the others from now on what this rank does."""
+        self._check("join()")
+        if self._engine.is_asynchronous:
+            raise _core.ConfigError(
+                "join(): the ranks of this algorithm make different numbers of steps anyway"
+            )
+        if self.joining is not None:
+            raise _core.ConfigError("join() inside of join(), allowed: one of them")
+        self.joining, self._counts_batches = joining, True
+
+    def listen(self) -> None:
+        """Have no batch any more."""
+        self._counts_batches, self._weight = False, None
+
+    def end_join(self) -> None:
+        """Make steps with the others alone again."""
+        self.joining, self._counts_batches = None, False
+
+    def step_without_batch(self) -> None:
+        """Make a step of the others, which changes nothing here but what is mixed. Collective."""
+        for p in self._trained.tensors:
+            p.grad = None
+        # An optimizer that the engine calls has nothing to update, and tells nobody.
+        self._is_stepping = True
+        try:
+            self.finish_step()
+        finally:
+            self._is_stepping = False
+        for p in self._trained.tensors:
+            p.grad = None
+
+    def take_end(self, joining: Joining, buffers: list[torch.Tensor]) -> None:
+        """Where gradients are averaged: be as the last rank that had a batch. Collective.
+
+        As in PyTorch, the parameters and the buffers are. Unlike there, the optimizers are as well,
+        so that the ranks' models stay equal afterwards.
+        """
+        if not self._sums_gradients:
+            return
+        root = joining.present[-1]
+        share_tensors(self._session, buffers, root)
+        if not joining.is_uneven:
+            return
+        share_tensors(self._session, self.module.parameters(), root)
+        own = [(self._indices_of(optimizer), optimizer) for optimizer in self._later.known()]
+        self._later_states = share_optimizers(joining, self._session, own)
+        for _, optimizer in own:
+            self._take_later_state(optimizer)
+
+    def _indices_of(self, optimizer: torch.optim.Optimizer) -> list[int]:
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        return [self._index[id(p)] for p in params if id(p) in self._index]
+
+    def _take_later_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give an optimizer the state that one of the same parameters has on another rank."""
+        if not self._later_states:
+            return
+        indices = self._indices_of(optimizer)
+        for i, (others, state) in enumerate(self._later_states):
+            if others == indices:
+                del self._later_states[i]
+                optimizer.load_state_dict(state)
+                return
+
+    def _count_batches(self, *, has_one: bool) -> int:
+        if self.joining is None:
+            return super()._count_batches(has_one=has_one)
+        weight = 1.0 if self._weight is None else self._weight
+        weights = self.joining.weights(weight)
+        if self._sums_gradients and not (self._weight is None and self.joining.divides_by_all):
+            self._own_factor = self._factor_of(weight, sum(weights))
+        return len(weights)
 
     # The steps of the engine.
 

@@ -82,6 +82,10 @@ class LaterParameters:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._num_lacking = 0
 
+    def known(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizers that have stepped."""
+        return list(self._optimizers)
+
     def lacking(
         self, optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, torch.nn.Parameter]]
     ) -> list[str]:

@@ -180,6 +180,107 @@ def test_lightning(tmp_path, num_processes):
     run(tmp_path, LIGHTNING, num_processes)
 
 
+UNEVEN_LIGHTNING = """
+import logging, sys
+import torch, lightning
+import gossamer as gs
+from gossamer.integrations.lightning import GossamerStrategy
+
+rank, size = gs.initialize_dist()
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+y = 2 * x[:, :3] + 1
+data = torch.utils.data.TensorDataset(x, y)
+NUM_BATCHES = (7, 4)
+
+
+def rows(rank):
+    # The last batch of each rank has three samples, and the others have four.
+    return range(rank, rank + 2 * (4 * NUM_BATCHES[rank] - 1), 2)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return (data[i] for i in rows(rank))
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, optim_fn):
+        super().__init__()
+        self.net = torch.nn.Linear(8, 3)
+        self.optim_fn = optim_fn
+
+    def training_step(self, batch, index):
+        loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        self.log("train", loss, on_step=True, sync_dist=True)
+        return loss
+
+    def validation_step(self, batch, index):
+        self.log("loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
+
+    def configure_optimizers(self):
+        optimizer = self.optim_fn(self.parameters())
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+def train(optim_fn, loader, options, **others):
+    torch.manual_seed(1)
+    module = Module(optim_fn)
+    start = {name: p.clone() for name, p in module.state_dict().items()}
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, strategy=GossamerStrategy(**options), max_epochs=2,
+        default_root_dir=sys.argv[1], enable_progress_bar=False, enable_model_summary=False,
+        logger=False, log_every_n_steps=1, use_distributed_sampler=False, **others,
+    )
+    valid = torch.utils.data.DataLoader(data, batch_size=16)
+    trainer.fit(module, torch.utils.data.DataLoader(loader, batch_size=4, drop_last=False), valid)
+    assert trainer.global_step == 2 * max(NUM_BATCHES), trainer.global_step
+    return module, start
+
+
+def with_all_batches(start, optim_fn):
+    # As DistributedDataParallel.join(), whose mean divides by the number of all ranks.
+    module = Module(optim_fn)
+    module.load_state_dict(start)
+    (optimizer,), (schedule,) = module.configure_optimizers()
+    batches = [torch.tensor(rows(rank)).split(4) for rank in range(size)]
+    for _ in range(2):
+        for step in range(max(NUM_BATCHES)):
+            optimizer.zero_grad()
+            for own in [own[step] for own in batches if step < len(own)]:
+                loss = torch.nn.functional.mse_loss(module.net(x[own]), y[own])
+                (loss / size).backward()
+            optimizer.step()
+            schedule["scheduler"].step()
+    return module
+
+
+loaders = [Stream(), torch.utils.data.Subset(data, rows(rank))]
+for optim_fn in (
+    lambda ps: torch.optim.SGD(ps, lr=0.05, momentum=0.9), lambda ps: torch.optim.AdamW(ps, lr=0.05)
+):
+    for loader in loaders:
+        module, start = train(optim_fn, loader, {})
+        plain = with_all_batches(start, optim_fn)
+        for p, q in zip(module.parameters(), plain.parameters()):
+            assert (p - q).abs().max() < 1e-6, (p - q).abs().max()
+        module, _ = train(optim_fn, loader, {"algorithm": "gossip"})
+        assert len(set(gs.current_session().all_gather(str(module.net.weight.tolist())))) == 1
+try:
+    train(lambda ps: torch.optim.SGD(ps, lr=0.05), loaders[1], {}, val_check_interval=2)
+except gs.ConfigError as error:
+    assert "ranks [1] have no batch left, and the others call a validation" in str(error), error
+    print(f"rank {rank} has done it\\n", flush=True)
+"""
+
+
+@needs_mpi
+def test_lightning_with_ranks_that_have_different_numbers_of_batches(tmp_path):
+    pytest.importorskip("lightning")
+    run(tmp_path, UNEVEN_LIGHTNING, 2)
+
+
 TRANSFORMERS = """
 import os, sys
 import torch, transformers
@@ -268,6 +369,89 @@ print(f"rank {session.rank} has done it\\n", flush=True)
 def test_transformers(tmp_path, num_processes):
     pytest.importorskip("transformers")
     run(tmp_path, TRANSFORMERS, num_processes)
+
+
+UNEVEN_TRANSFORMERS = """
+import sys
+import torch, transformers
+import gossamer as gs
+from gossamer.integrations.transformers import GossamerTrainer, meet_accelerate
+
+meet_accelerate()
+session = gs.current_session()
+# 13 batches of up to two texts: rank 0 has seven, of which the last has one text, and rank 1 has 6.
+texts = (torch.arange(25)[:, None] + torch.arange(16)) % 32
+data = [{"input_ids": text, "labels": text} for text in texts]
+BATCHES = [[texts[2 * batch : 2 * batch + 2] for batch in range(rank, 13, 2)] for rank in range(2)]
+
+
+class InOrder(GossamerTrainer):
+    def _get_train_sampler(self, *arguments):
+        return torch.utils.data.SequentialSampler(data)
+
+
+def new_model():
+    transformers.set_seed(1)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=32, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )).double()
+
+
+def train(accumulates=1, options=None, **others):
+    arguments = transformers.TrainingArguments(sys.argv[1], **{
+        "use_cpu": True, "num_train_epochs": 2, "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": accumulates, "learning_rate": 0.01, "report_to": [],
+        "save_strategy": "epoch", "eval_strategy": "epoch", "logging_steps": 1,
+        "disable_tqdm": True, "max_grad_norm": 0.0, "optim": "sgd",
+        "accelerator_config": {"even_batches": False}, **others,
+    })
+    trainer = InOrder(
+        new_model(), arguments, train_dataset=data, eval_dataset=data, gossamer=options
+    )
+    trainer.train()
+    return trainer
+
+
+def with_all_batches(accumulates, steps):
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1 - s / (2 * steps))
+    for _ in range(2):
+        for s in range(steps):
+            parts = [own[accumulates * s : accumulates * (s + 1)] for own in BATCHES]
+            x = torch.cat([batch for part in parts for batch in part])
+            optimizer.zero_grad()
+            # The Trainer divides by the number of all labels, and the model by one less for a text.
+            (15 / 16 * model(input_ids=x, labels=x).loss).backward()
+            optimizer.step()
+            schedule.step()
+    return model
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+for accumulates, steps in ((1, 7), (4, 2)):
+    trainer = train(accumulates)
+    assert trainer.state.global_step == 2 * steps
+    difference = (flat(trainer.model) - flat(with_all_batches(accumulates, steps))).abs().max()
+    assert difference < 1e-6, difference
+trainer = train(options={"algorithm": "gossip", "topology": "ring"})
+assert len(set(session.all_gather(str(flat(trainer.model).tolist())))) == 1
+try:
+    train(eval_strategy="steps", eval_steps=7)
+except gs.ConfigError as error:
+    assert "ranks [1] have no batch left, and the others call evaluate()" in str(error), error
+    print(f"rank {session.rank} has done it\\n", flush=True)
+"""
+
+
+@needs_mpi
+def test_transformers_with_ranks_that_have_different_numbers_of_batches(tmp_path):
+    pytest.importorskip("transformers")
+    run(tmp_path, UNEVEN_TRANSFORMERS, 2)
 
 
 SEQ2SEQ = """
@@ -367,6 +551,55 @@ print(f"rank {gs.current_session().rank} has done it\\n", flush=True)
 def test_accelerate(tmp_path, num_processes):
     pytest.importorskip("accelerate")
     run(tmp_path, ACCELERATE, num_processes)
+
+
+UNEVEN_ACCELERATE = """
+import torch
+import gossamer as gs
+from gossamer.integrations.accelerate import GossamerAccelerator
+
+x = torch.randn(25, 8, generator=torch.Generator().manual_seed(1)).double()
+
+
+def loss_of(model, rows):
+    return torch.nn.functional.mse_loss(model(rows), 2 * rows[:, :3] + 1)
+
+
+accelerator = GossamerAccelerator(cpu=True)
+torch.manual_seed(1)
+net = torch.nn.Linear(8, 3).double()
+plain = torch.nn.Linear(8, 3).double()
+plain.load_state_dict(net.state_dict())
+model, optimizer, loader = accelerator.prepare(
+    net, torch.optim.AdamW(net.parameters(), lr=0.05),
+    torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=2),
+)
+num = 0
+for _ in range(2):
+    with accelerator.join_uneven_inputs([model], even_batches=False):
+        for (rows,) in loader:
+            num += 1
+            accelerator.backward(loss_of(model, rows))
+            optimizer.step()
+            optimizer.zero_grad()
+rank = gs.current_session().rank
+assert num == (14, 12)[rank] and loader.batch_sampler.even_batches
+own = torch.optim.AdamW(plain.parameters(), lr=0.05)
+for _ in range(2):
+    for step in range(7):
+        own.zero_grad()
+        for batch in range(2 * step, min(2 * step + 2, 13)):
+            (loss_of(plain, x[2 * batch : 2 * batch + 2]) / 2).backward()
+        own.step()
+assert (net.weight - plain.weight).abs().max() < 1e-6, (net.weight - plain.weight).abs().max()
+print(f"rank {rank} has done it\\n", flush=True)
+"""
+
+
+@needs_mpi
+def test_accelerate_with_ranks_that_have_different_numbers_of_batches(tmp_path):
+    pytest.importorskip("accelerate")
+    run(tmp_path, UNEVEN_ACCELERATE, 2)
 
 
 def test_transformers_that_does_not_know_of_the_processes(tmp_path):

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 from .. import _core
 from ..checks import share_tensors
 from ..distributed import Session, initialize_dist
-from .joining import joined
+from .joining import Joining, joined
 from .trainer import Before, Trainer
 
 __all__ = ["DistributedDataParallel"]
@@ -196,7 +196,7 @@ class DistributedDataParallel(torch.nn.Module):
             self._trainer.renew()
         if self._broadcasts_buffers and self._trainer.turn.shares_buffers:
             if self._trainer.joining is not None:
-                self._trainer.joining.share_buffers(self._shared_buffers())
+                self._trainer.joining.share_buffers()
             else:
                 share_tensors(self.session, self._shared_buffers())
 
@@ -270,11 +270,14 @@ class DistributedDataParallel(torch.nn.Module):
         if not enable:
             return contextlib.nullcontext()
         return joined(
-            self._trainer,
-            self._shared_buffers(),
-            divides_by_all=divide_by_initial_world_size,
-            throws=throw_on_early_termination,
+            lambda: self.begin_join(
+                divides_by_all=divide_by_initial_world_size, throws=throw_on_early_termination
+            )
         )
+
+    def begin_join(self, **how: bool) -> Joining:
+        """Begin what join() does, for a training loop that is no scope; `how`: as in Joining."""
+        return Joining(self._trainer, self._shared_buffers(), **how)
 
     def join_hook(self, **arguments: Any) -> None:
         """Refuse to be a part of torch.distributed.algorithms.Join.

@@ -22,7 +22,7 @@ from ..checks import compare_modules, share_tensors
 from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session
 from ..optimizer_state import forget_float32, keep_float32
-from .joining import Joining, refuse_scaler, share_optimizers
+from .joining import Joining, refuse_scaler
 from .user_optimizers import LaterParameters, NoUpdate, UserOptimizer, without_parameters
 
 
@@ -304,9 +304,9 @@ class Trainer(DecentralizedDataParallel):
             raise _core.ConfigError("join() inside of join(), allowed: one of them")
         self.joining, self._counts_batches = joining, True
 
-    def listen(self) -> None:
-        """Have no batch any more."""
-        self._counts_batches, self._weight = False, None
+    def counts_batches(self, has_one: bool) -> None:
+        """Tell in every step whether this rank has a batch, or no more."""
+        self._counts_batches, self._weight = has_one, None
 
     def end_join(self) -> None:
         """Make steps with the others alone again."""
@@ -339,7 +339,7 @@ class Trainer(DecentralizedDataParallel):
             return
         share_tensors(self._session, self.module.parameters(), root)
         own = [(self._indices_of(optimizer), optimizer) for optimizer in self._later.known()]
-        self._later_states = share_optimizers(joining, self._session, own)
+        self._later_states = joining.share_optimizers(own)
         for _, optimizer in own:
             self._take_later_state(optimizer)
 

@@ -14,8 +14,9 @@ torchrun, mpirun or srun starts the processes, and the loop stays as it is::
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -66,6 +67,8 @@ class GossamerAccelerator(Accelerator):
 
     _gossamer: Mapping[str, Any]
     _models: list[torch.nn.Module]
+    of_present: Callable[[Any], Any]
+    """Returns the tensors of the ranks that have a batch; None: all have one."""
 
     def __init__(
         self, *args: Any, gossamer: Mapping[str, Any] | None = None, **kwargs: Any
@@ -83,6 +86,7 @@ class GossamerAccelerator(Accelerator):
 
     def _take(self, gossamer: Mapping[str, Any] | None) -> None:
         self._gossamer = dict(gossamer or {})
+        self.of_present = _nobody
         refuse_asynchronous("Accelerate", self._gossamer)
         _, size = initialize_dist()
         if self.num_processes != size:
@@ -110,9 +114,46 @@ class GossamerAccelerator(Accelerator):
             self._models = [*known, prepared]
         return prepared
 
+    @contextlib.contextmanager
+    def join_uneven_inputs(
+        self, joinables: list[Any], even_batches: bool | None = None
+    ) -> Iterator[None]:
+        """Let the ranks have different numbers of batches inside the scope, on processors too.
+
+        Parameters
+        ----------
+        joinables
+            Models that prepare() has wrapped.
+        even_batches
+            As there: whether loaders of map-style data repeat samples. None: as they are.
+        """
+        samplers: list[Any] = [getattr(one, "batch_sampler", None) for one in self._dataloaders]
+        changed = [s for s in samplers if hasattr(s, "even_batches") and even_batches is not None]
+        before = [sampler.even_batches for sampler in changed]
+        for sampler in changed:
+            sampler.even_batches = even_batches
+        enable = not (self.even_batches if even_batches is None else even_batches)
+        try:
+            with contextlib.ExitStack() as scope:
+                for model in joinables:
+                    scope.enter_context(model.join(enable=enable))
+                yield
+        finally:
+            for sampler, value in zip(changed, before, strict=True):
+                sampler.even_batches = value
+
+    def gather(self, tensor: Any) -> Any:
+        """Return the tensors of all ranks in one; in an epoch of uneven data, of those present."""
+        found = self.of_present(tensor)
+        return super().gather(tensor) if found is None else found
+
     def unwrap_model(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
         """Return the model inside of all wrappers."""
         while isinstance(model, DistributedDataParallel):
             model = model.module
         found: torch.nn.Module = super().unwrap_model(model, *args, **kwargs)
         return found
+
+
+def _nobody(tensor: Any) -> None:
+    """Return nothing: all ranks have a batch."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import types
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -86,7 +87,9 @@ class WrappedOptimizer:
 
     def tell(self, engine: _core.Engine) -> None:
         """Tell the engine what has changed in the optimizer since the last step."""
-        engine.tell_lr(float(self.optimizer.param_groups[0]["lr"]))
+        rate = self.optimizer.param_groups[0].get("lr")
+        # Where the optimizer finds its own rate, algorithms take it for one that stays the same.
+        engine.tell_lr(1.0 if rate is None else float(rate))
         if self.rule is None:
             return
         if self.state is not None:
@@ -149,19 +152,18 @@ class WrappedOptimizer:
                 if grad is not None:
                     grad.mul_(factor)
         groups = self.optimizer.param_groups
-        kept = [(group["params"], group["lr"]) for group in groups]
+        kept = [group["params"] for group in groups]
         inside = set(map(id, parameters))
-        for group in groups:
-            if not self.sees_whole_step:
+        if not self.sees_whole_step:
+            for group in groups:
                 group["params"] = [p for p in group["params"] if id(p) in inside]
-            if scale != 1.0:
-                group["lr"] = group["lr"] * scale
         try:
-            self.before_update(parameters)
-            self._make_step()
+            with _scaled_rates(self.optimizer, scale):
+                self.before_update(parameters)
+                self._make_step()
         finally:
-            for group, (params, lr) in zip(groups, kept, strict=True):
-                group["params"], group["lr"] = params, lr
+            for group, params in zip(groups, kept, strict=True):
+                group["params"] = params
 
     def _make_step(self) -> None:
         """Call the optimizer's step(); hooks of a step that comes in parts are run elsewhere."""
@@ -271,8 +273,11 @@ class WrappedOptimizer:
         has_warned = False
 
         def step(
-            optimizer: torch.optim.Optimizer, *args: Any, grad_scaler: Any = None, **kwargs: Any
-        ) -> None:
+            optimizer: torch.optim.Optimizer,
+            closure: Callable[[], Any] | None = None,
+            grad_scaler: Any = None,
+            **kwargs: Any,
+        ) -> Any:
             nonlocal has_warned
             if grad_scaler is not None:
                 raise _core.ConfigError(
@@ -280,6 +285,10 @@ class WrappedOptimizer:
                     "dividing them by the scale, allowed: "
                     "DecentralizedDataParallel(..., scaler=scaler)"
                 )
+            if closure is not None:
+                # Its backward() makes the step.
+                with torch.enable_grad():
+                    return closure()
             if not has_warned:
                 warnings.warn(
                     "backward() makes the whole step, and has used the gradients; leave out "
@@ -287,6 +296,7 @@ class WrappedOptimizer:
                     stacklevel=2,
                 )
             has_warned = True
+            return None
 
         def zero_grad(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             return None
@@ -303,14 +313,57 @@ def _name_of(group: dict[str, Any], i: int) -> str:
     return f"{names[i]} " if names else ""
 
 
+@contextlib.contextmanager
+def _scaled_rates(optimizer: torch.optim.Optimizer, scale: float) -> Iterator[None]:
+    """Multiply the learning rates inside the scope. A rate that the optimizer sets there counts."""
+    scaled = []
+    for group in optimizer.param_groups if scale != 1.0 else []:
+        if group.get("lr") is None:
+            raise _core.ConfigError(
+                f"{type(optimizer).__name__} has no number lr in its groups, and the topology has "
+                "arcs, whose weights multiply learning rates, allowed: a topology of edges, or an "
+                "optimizer with an lr"
+            )
+        scaled.append((group, group["lr"], group["lr"] * scale))
+        group["lr"] = scaled[-1][2]
+    try:
+        yield
+    finally:
+        for group, lr, given in scaled:
+            group["lr"] = lr if group["lr"] is given else group["lr"] / scale
+
+
 def check_step(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer whose step() must be given something, as LBFGS."""
+    """Refuse an optimizer whose step backward() cannot make.
+
+    Raises
+    ------
+    ConfigError
+        For a step() that must be given something, as that of LBFGS; for sparse gradients; for a
+        step that shall be differentiated; and for an object that PyTorch's class has not made.
+    """
+    kind = type(optimizer).__name__
     # A schedule may have replaced the object's own step() by a function.
     name = first_needed_argument(type(optimizer).step.__get__(optimizer))
     if name is not None:
         raise _core.ConfigError(
-            f"{type(optimizer).__name__}.step() needs {name}, and backward() makes the step once "
+            f"{kind}.step() needs {name}, and backward() makes the step once "
             "and has nothing to give, allowed: optimizers whose step() needs nothing"
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise _core.ConfigError(
+            f"{kind} takes sparse gradients alone, and ranks exchange dense ones, allowed: Adam, "
+            "with sparse=False in every torch.nn.Embedding"
+        )
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise _core.ConfigError(
+            f"{kind} has differentiable=True, and backward() keeps no graph of the step that it "
+            "makes, allowed: differentiable=False"
+        )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise _core.ConfigError(
+            f"{kind}.__init__() does not call torch.optim.Optimizer.__init__(), so that it has no "
+            "hooks and no state_dict() in this PyTorch, allowed: a newer version of the class"
         )
 
 

@@ -91,30 +91,6 @@ def test_engine_does_the_work_of(name, schedule):
     assert largest_difference(actual, plain(optim_fn, scheduler)) < 5e-7
 
 
-@pytest.mark.parametrize("name", IN_PYTHON)
-def test_unknown_optimizers_run_in_python(name):
-    for size in (1e-5, 25):
-        actual = alone(
-            lambda size=size: wrapped(IN_PYTHON[name], SCHEDULES["cosine"], bucket_size_in_mb=size)
-        )
-        assert largest_difference(actual, plain(IN_PYTHON[name], SCHEDULES["cosine"])) == 0.0
-
-
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
-def test_muon_runs_in_python():
-    def model():
-        layers = make_mlp()
-        # Muon takes matrices alone.
-        layers[0].bias = layers[2].bias = None
-        return layers
-
-    def muon(ps):
-        return torch.optim.Muon(ps, lr=0.01)
-
-    actual = alone(lambda: wrapped(muon, SCHEDULES["cosine"], model()))
-    assert largest_difference(actual, plain(muon, SCHEDULES["cosine"], model())) == 0.0
-
-
 @pytest.mark.parametrize("name", ["AccumAdam", "AccumAdamW"])
 def test_engine_does_the_work_of_decent_dps(name, monkeypatch):
     kind = getattr(pytest.importorskip("decent_dp.optim"), name)

@@ -144,8 +144,10 @@ def without_parameters(optimizer: torch.optim.Optimizer) -> torch.optim.Optimize
     other = object.__new__(type(optimizer))
     other.__dict__.update(optimizer.__dict__)
     other.state = collections.defaultdict(dict)
-    other.param_groups = [
-        {**group, "params": [torch.nn.Parameter(p.new_empty(0)) for p in group["params"][:1]]}
-        for group in optimizer.param_groups
-    ]
+    other.param_groups = []
+    for group in optimizer.param_groups:
+        # Some optimizers write tensors of their groups in place.
+        own = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in group.items()}
+        own["params"] = [torch.nn.Parameter(p.new_empty(0)) for p in group["params"][:1]]
+        other.param_groups.append(own)
     return other

@@ -246,6 +246,7 @@ class Checkpoints:
         if size == session.world_size:
             own = model.load_checkpoint(path, session.rank)
             _set_random_state(own.get("random", {}))
+            model.go_on_in_data(lambda: _set_random_state(own.get("random", {})))
         elif reshape == "average":
             average = os.path.join(self.folder, f"{_STAGING}average")
             _on_first(session, lambda: _core.write_average(path, size, average))

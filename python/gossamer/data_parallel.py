@@ -132,7 +132,7 @@ class DecentralizedDataParallel(EngineSteps):
         self._is_finished = False
         self._clipping = Clipping(engine_options)
         self.lr_scheduler = schedule
-        self._registered: dict[str, Any] = {}
+        self._registered: dict[str, Any] = {} if scaler is None else {"scaler": scaler}
         self._sampler: ElasticSampler | None = None
         self._state = TrainingState(
             session,
@@ -482,6 +482,11 @@ class DecentralizedDataParallel(EngineSteps):
         self._state.from_dict(state)
         self._has_loaded()
 
+    def go_on_in_data(self, restore: Callable[[], None]) -> None:
+        """Have the ElasticSampler call `restore` where it goes on, for Checkpoints."""
+        if self._sampler is not None:
+            self._sampler.restore_with(restore)
+
     def _begin_call(self, call: str) -> None:
         """Check whether the ranks can make a collective call."""
         self._check(call)
@@ -535,12 +540,13 @@ class DecentralizedDataParallel(EngineSteps):
         name
             Its name in what save() writes.
         owner
-            An object with state_dict() and load_state_dict(), such as a moving average. A rank that
-            joins a run takes rank 0's state. Register it before the first step.
+            An object with state_dict() and load_state_dict(), such as a moving average, a schedule
+            of your own, or a loader that keeps its place. A rank that joins a run takes rank 0's
+            state. Register it before the first step. `scaler` is registered as "scaler".
         """
         if isinstance(owner, ElasticSampler):
             self._sampler = owner
-        if name in self._registered:
+        if self._registered.get(name, owner) is not owner:
             raise ConfigError(f"register_state(): {name} is registered already")
         self._registered[name] = owner
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -107,6 +107,7 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
         """The steps of the model that came before the batches of the ledger."""
         self._ledger: list[tuple[_Place, list[int]]] = []
         """What this rank has been dealt since the run began, or was resumed."""
+        self._restore: Callable[[], None] | None = None
         model.register_state(_STATE, self)
 
     @property
@@ -136,6 +137,9 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         """Deal the rest of the epoch."""
         self._begin()
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
         epoch = self._dealt.epoch
         while self._num_left(self._dealt) > 0:
             place, self._dealt = self._dealt, _Place(epoch, self._dealt.batch + 1)
@@ -221,6 +225,14 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
         self._dealt = place
         self._ledger = []
         self._steps_before = self._model.num_steps
+
+    def restore_with(self, restore: Callable[[], None]) -> None:
+        """Call `restore` when the rest of an epoch is dealt, if a part of it is used already.
+
+        A DataLoader draws a random number when a pass over it begins. The run that was saved had
+        drawn it at the beginning of the epoch, and `restore` takes the second one back.
+        """
+        self._restore = restore if self._dealt.batch > 0 else None
 
     # The dealing.
 

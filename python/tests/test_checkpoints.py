@@ -11,9 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
-from conftest import flat, loss_of, make_mlp, rank
+from conftest import alone, flat, loss_of, make_mlp, rank
 from test_optimizers import IN_PYTHON, OPTIMIZERS
 
 import gossamer as gs
@@ -120,27 +121,6 @@ def test_there_may_be_no_checkpoint(tmp_path):
     assert gs.run_threads(2, work) == [None, None]
 
 
-def test_random_numbers_go_on(tmp_path):
-    numpy = pytest.importorskip("numpy")
-
-    def draw():
-        return random.random(), torch.rand(1).item(), numpy.random.rand()
-
-    def first():
-        model = make()
-        train(model, 1)
-        gs.Checkpoints(tmp_path).save(model)
-        return draw()
-
-    def second():
-        draw()
-        model = make()
-        gs.Checkpoints(tmp_path).resume(model)
-        return draw()
-
-    assert gs.run_threads(1, first) == gs.run_threads(1, second)
-
-
 def test_a_folder_that_cannot_be_written_is_told_of_on_all_ranks(tmp_path):
     (tmp_path / "file").write_text("")
 
@@ -193,6 +173,82 @@ def test_a_second_wrapper_may_follow_in_a_session_that_has_saved(tmp_path):
     assert gs.run_threads(2, work, survive=True) == [True, True]
 
 
+class Augmented(torch.utils.data.Dataset):
+    """Changes its samples at random, by three generators."""
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, i):
+        x = torch.full((8,), i / 48.0)
+        return x + torch.rand(8) * random.random() * float(numpy.random.rand())
+
+
+def train_at_random(folder, *saves_at):
+    """Train for two epochs with dropout, a scaler and a schedule, and return all that is left."""
+    random.seed(rank()), numpy.random.seed(rank()), torch.manual_seed(rank())
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 3))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    model = gs.DecentralizedDataParallel(net, OPTIMIZERS["momentum"], "ring", scaler=scaler)
+    schedule = torch.optim.lr_scheduler.StepLR(model.optimizer, 4, 0.5)
+    model.register_state("schedule", schedule)
+    sampler = gs.ElasticSampler(Augmented(), 4, model, seed=1)
+    loader = torch.utils.data.DataLoader(Augmented(), batch_sampler=sampler)
+    checkpoints = gs.Checkpoints(folder)
+    checkpoints.resume(model)
+    while sampler.epoch < 2:
+        for x in loader:
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.update()
+            schedule.step()
+            if model.num_steps in saves_at:
+                checkpoints.save(model)
+        if sampler.epoch == 1 and "epoch" in saves_at:
+            checkpoints.save(model)
+    numbers = [random.random(), float(numpy.random.rand()), float(torch.rand(1))]
+    return [
+        model.num_steps,
+        scaler.get_scale(),
+        schedule.get_last_lr(),
+        numbers,
+        flat(net).tolist(),
+    ]
+
+
+@pytest.mark.parametrize("place", [4, 12, "epoch"])
+def test_dropout_and_augmentation_go_on_bit_for_bit(tmp_path, place):
+    whole = alone(lambda: train_at_random(tmp_path, place))
+    assert whole[:2] == [24, 1024.0 * 2**8]
+    assert alone(lambda: train_at_random(tmp_path)) == whole
+
+
+def test_every_rank_has_random_numbers_of_its_own(tmp_path):
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import sys, torch, gossamer as gs\n"
+        "from test_checkpoints import train_at_random\n"
+        "gs.initialize_dist()\n"
+        "torch.set_num_threads(1)\n"
+        "print('end', train_at_random(sys.argv[1], *map(int, sys.argv[2:])))\n"
+    )
+
+    def run(*saves_at):
+        command = [sys.executable, "-m", "gossamer.launch", "-n", "2", str(script)]
+        done = subprocess.run(
+            [*command, str(tmp_path / "saved"), *saves_at],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=True,
+        )
+        return sorted(line.split("end ")[1] for line in done.stdout.splitlines() if "end " in line)
+
+    whole = run("4")
+    assert [end.split(",")[0] for end in whole] == ["[12", "[12"]
+    assert whole[0] != whole[1]
+    assert run() == whole
+
+
 LOOP = """
 import os, sys
 import torch
@@ -212,21 +268,24 @@ while model.num_steps < 100000:
 """
 
 
+def environment():
+    """Return variables with which a script finds the tests' models."""
+    paths = [str(Path(__file__).parent), os.environ["PYTHONPATH"]]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
 @pytest.fixture
 def loop(tmp_path):
     script = tmp_path / "loop.py"
     script.write_text(LOOP)
 
     def start():
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])
-        }
         return subprocess.Popen(
             [sys.executable, str(script), str(tmp_path / "saved")],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=environment(),
         )
 
     return start

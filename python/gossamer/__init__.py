@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from .checkpoints import Checkpoints
     from .data_parallel import DecentralizedDataParallel
     from .devices import local_device
+    from .distributed_checkpoint import dcp_state
     from .own_topologies import OwnTopology, World
     from .sampler import ElasticSampler
+    from .split import split_for_rank
     from .studies import plan, simulate
     from .survival import MembershipChange
     from .topologies import Topology, topology, topology_names
@@ -55,6 +57,7 @@ __all__ = [
     "World",
     "__version__",
     "current_session",
+    "dcp_state",
     "finalize_dist",
     "initialize_dist",
     "local_device",
@@ -63,6 +66,7 @@ __all__ = [
     "plan",
     "run_threads",
     "simulate",
+    "split_for_rank",
     "topology",
     "topology_names",
 ]
@@ -78,10 +82,12 @@ _LATER = {
     "OwnTopology": "own_topologies",
     "Topology": "topologies",
     "World": "own_topologies",
+    "dcp_state": "distributed_checkpoint",
     "local_device": "devices",
     "measure_compute": "measure",
     "plan": "studies",
     "simulate": "studies",
+    "split_for_rank": "split",
     "topology": "topologies",
     "topology_names": "topologies",
 }

@@ -30,6 +30,7 @@ __all__ = ["Checkpoints"]
 
 _STAGING = ".staging-"
 _PREEMPTED = 75
+_PATIENCE_S = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ class Checkpoints:
         self._every_s, self._every, self._check_every = every_s, every, check_every
         self._last_s = time.monotonic()
         self._under_way: _Saving | None = None
-        self._signals: list[int] = []
+        self._signalled_s: float | None = None
+        """When the first signal has come; None: none has."""
         self._session: Session | None = None
 
     @property
@@ -151,7 +153,7 @@ class Checkpoints:
         is_written = self._under_way is None or self._under_way.is_written
         try:
             late, signals, written = model.session.sum(
-                [float(is_late), float(len(self._signals)), float(is_written)]
+                [float(is_late), float(self._signalled_s is not None), float(is_written)]
             )
         except _core.PeerLost:
             return False  # The next step goes on without them, and the next check saves.
@@ -170,12 +172,21 @@ class Checkpoints:
         return self._finish()
 
     def handle_signals(self, signals: Iterable[int] = (signal.SIGTERM, signal.SIGUSR1)) -> None:
-        """Have step() save and end the run when a signal has come to any rank."""
+        """Have step() save and end the run when a signal has come to any rank.
+
+        A signal that comes a second later or more ends the process at once, as one does that waits
+        in an evaluation and makes no step.
+        """
         for number in signals:
             signal.signal(number, self._note_signal)
 
     def _note_signal(self, number: int, _: FrameType | None) -> None:
-        self._signals.append(number)
+        now = time.monotonic()
+        if self._signalled_s is None:
+            self._signalled_s = now
+        elif now - self._signalled_s >= _PATIENCE_S:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
     def close(self, *, failed: bool) -> None:
         """End the checkpoint under way with the session."""

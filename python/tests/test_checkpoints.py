@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -307,3 +308,47 @@ def test_a_killed_process_leaves_the_last_checkpoint_and_a_signal_saves(tmp_path
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 75, errors
     shutil.rmtree(saved)
+
+
+def test_a_signal_to_one_rank_saves_and_ends_all(tmp_path):
+    script = tmp_path / "loop.py"
+    script.write_text(LOOP.replace('"begins at"', 'os.getpid(), "begins at"'))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gossamer.launch", "-n", "2", str(script), str(tmp_path / "saved")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    process.stdout.readline()
+    os.kill(int(process.stdout.readline().split()[0]), signal.SIGUSR1)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 75, errors
+    assert errors.count("has ended with code 75") == 2
+    last = [name for name in names_in(tmp_path / "saved") if name.startswith("step-")][-1]
+    assert len(names_in(tmp_path / "saved" / last)) == 5
+
+
+WAITING = """
+import signal, sys, time
+import gossamer as gs
+
+gs.Checkpoints(sys.argv[1]).handle_signals([signal.SIGUSR1])
+print("waits", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_a_later_signal_ends_a_process_that_makes_no_step(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "waits\n"
+    num_sent = 0
+    while process.poll() is None:
+        process.send_signal(signal.SIGUSR1)
+        num_sent += 1
+        time.sleep(0.2)
+    assert process.returncode == -signal.SIGUSR1
+    assert num_sent > 1

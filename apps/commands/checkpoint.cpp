@@ -157,6 +157,13 @@ void export_model(const ExportArguments& arguments) {
   const Found found = find_checkpoint(arguments.path);
   const std::string& folder = found.folder;
   const Manifest manifest = verified_manifest(found);
+  if (!manifest.files.contains(kMeanModelName)) {
+    throw CheckpointError(
+        concat(folder,
+               " has no mean model, because a loop in Python has saved it, allowed: in "
+               "Python, inside global_average(), safetensors.torch.save_file(); or to go on "
+               "from it with gossamer train --resume"));
+  }
   const SafetensorsFile model(concat(folder, "/", kMeanModelName));
   if (arguments.rank >= manifest.world_size) {
     throw ConfigError(

@@ -75,6 +75,7 @@ std::map<std::string, std::string> values_for_manifest(const RunConfig& config) 
 }
 
 std::string first_difference(const Manifest& manifest, const RunConfig& config, bool reshapes) {
+  if (manifest.run.empty()) return "it was saved by a loop in Python, which has none";
   for (const Change& change : changes_since(manifest, config)) {
     if (!reshapes || !begins_with_one_of(change.key, kReshaped)) return sentence_of(change);
   }
@@ -89,6 +90,11 @@ std::vector<std::string> check_resumable(const Manifest& manifest, const RunConf
                                  world.size,
                                  "; start as many ranks as before, or let all ranks continue from "
                                  "the mean of the saved states with --reshape average"));
+  }
+  if (manifest.run.empty()) {
+    return {
+        concat("topology, rates and place in the data may be, because a loop in Python has saved ",
+               path, ", and those of this configuration count")};
   }
   std::vector<std::string> changes;
   for (const Change& change : changes_since(manifest, config)) {

@@ -153,7 +153,11 @@ RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
   }
   replaces_ = fs::exists(metrics_path()) || fs::exists(model_path()) || fs::exists(status_path());
   if (if_finished == IfFinished::kTakeOver) return;
-  if (replaces_) {
+  if (if_finished == IfFinished::kContinue) {
+    // The checkpoint of a loop in Python may lie here alone. It stays.
+    std::ofstream(metrics_path(), std::ios::app);
+    correct_status();
+  } else if (replaces_) {
     correct_status();
   } else {
     begin();

@@ -83,7 +83,9 @@ void StepCount::set_mean_steps(std::int64_t steps, std::int64_t updates) {
 }
 
 void StepCount::visit(StateVisitor& visitor) {
-  visitor.number("train/step", run_);
+  constexpr const char* kStep = "train/step";
+  // A loop in Python counts the model's steps alone.
+  visitor.number(visitor.loads() && !visitor.holds(kStep) ? "run/steps" : kStep, run_);
   if (!in_step()) visitor.number("train/own_step", own_);
 }
 

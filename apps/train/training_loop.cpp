@@ -1,8 +1,11 @@
 #include "apps/train/training_loop.hpp"
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <mutex>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -356,8 +359,11 @@ void TrainingLoop::restore(const std::string& checkpoint) {
     return std::make_unique<SafetensorsFile>(
         setup_.reshapes ? average : concat(checkpoint, "/", rank_file_name(setup_.world.rank)));
   });
-  data_.begin_like(manifest);
-  StateLoader loader(*file);
+  // A loop in Python has no configuration, and of the program's numbers only those of the model.
+  constexpr std::array<std::string_view, 3> kOfTheProgram = {"train/", "record/", "random/"};
+  const bool is_of_program = !manifest.run.empty();
+  if (is_of_program) data_.begin_like(manifest);
+  StateLoader loader(*file, is_of_program ? std::span<const std::string_view>() : kOfTheProgram);
   visit(loader);
   const std::int64_t step = data_.steps().run();
   all_or_none(setup_.communicator, [&] {

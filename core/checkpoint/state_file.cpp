@@ -26,6 +26,11 @@ std::string_view dtype_of(DType dtype) {
   return "";
 }
 
+bool begins_with_one_of(const std::string& name, std::span<const std::string_view> beginnings) {
+  return std::ranges::any_of(beginnings,
+                             [&name](std::string_view begin) { return name.starts_with(begin); });
+}
+
 }  // namespace
 
 void StateSnapshot::add(const std::string& name, std::string_view dtype,
@@ -87,6 +92,7 @@ FileDigest StateSnapshot::write(const std::string& path,
 void StateLoader::read(const std::string& name, std::string_view dtype, std::size_t num_dimensions,
                        std::int64_t num_bytes, void* to) {
   const TensorEntry* tensor = source_.find(name);
+  if (tensor == nullptr && begins_with_one_of(name, may_lack_)) return;
   if (tensor == nullptr) {
     throw CheckpointError(concat(source_.title(), " has no ", name,
                                  "; the model, the algorithm or the optimizer is another one than "
@@ -121,12 +127,7 @@ void StateLoader::number(const std::string& name, std::int64_t& value) {
 
 void StateLoader::check_all_loaded(std::span<const std::string_view> of_others) const {
   for (const TensorEntry& tensor : source_.tensors()) {
-    if (loaded_.contains(tensor.name) ||
-        std::ranges::any_of(of_others, [&tensor](std::string_view begin) {
-          return tensor.name.starts_with(begin);
-        })) {
-      continue;
-    }
+    if (loaded_.contains(tensor.name) || begins_with_one_of(tensor.name, of_others)) continue;
     throw CheckpointError(concat(source_.title(), " has ", tensor.name,
                                  ", which this run does not know; the model, the algorithm or the "
                                  "optimizer is another one than at saving"));

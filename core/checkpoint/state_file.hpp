@@ -58,8 +58,10 @@ class StateSnapshot : public StateVisitor {
 /// Loads state from a file, or from memory.
 class StateLoader : public StateVisitor {
  public:
-  /// `source` must outlive the loader.
-  explicit StateLoader(const TensorSource& source) : source_(source) {}
+  /// `source` and `may_lack` must outlive the loader. What the source lacks of the names that begin
+  /// with one of `may_lack` stays as it is.
+  explicit StateLoader(const TensorSource& source, std::span<const std::string_view> may_lack = {})
+      : source_(source), may_lack_(may_lack) {}
 
   [[nodiscard]] bool loads() const override { return true; }
   [[nodiscard]] bool holds(const std::string& name) const override {
@@ -79,6 +81,7 @@ class StateLoader : public StateVisitor {
             std::int64_t num_bytes, void* to);
 
   const TensorSource& source_;
+  std::span<const std::string_view> may_lack_;
   std::set<std::string> loaded_;
 };
 

@@ -31,6 +31,8 @@ __all__ = ["Checkpoints"]
 _STAGING = ".staging-"
 _PREEMPTED = 75
 _PATIENCE_S = 1.0
+# Where the command line program has the state of PyTorch's random numbers, too.
+_TORCH = "random/torch"
 
 _logger = logging.getLogger(__name__)
 
@@ -124,7 +126,9 @@ class Checkpoints:
         self._finish()
         self._last_s = time.monotonic()
         try:
-            copy = model.copy_of_state({"extra": extra, "random": _random_state()})
+            copy = model.copy_of_state(
+                {"extra": extra, "random": _random_state()}, {_TORCH: torch.get_rng_state()}
+            )
             self._under_way = _Saving(self.folder, model.session, copy, model.num_steps)
         except _core.PeerLost as lost:
             _logger.warning("the checkpoint after step %d is given up: %s", model.num_steps, lost)
@@ -174,8 +178,8 @@ class Checkpoints:
     def handle_signals(self, signals: Iterable[int] = (signal.SIGTERM, signal.SIGUSR1)) -> None:
         """Have step() save and end the run when a signal has come to any rank.
 
-        A signal that comes a second later or more ends the process at once, as one does that waits
-        in an evaluation and makes no step.
+        A signal that comes a second later or more ends the process at once, so that a process that
+        makes no step can be stopped.
         """
         for number in signals:
             signal.signal(number, self._note_signal)
@@ -256,8 +260,10 @@ class Checkpoints:
         path, size = newest["path"], newest["world_size"]
         if size == session.world_size:
             own = model.load_checkpoint(path, session.rank)
-            _set_random_state(own.get("random", {}))
-            model.go_on_in_data(lambda: _set_random_state(own.get("random", {})))
+            file = os.path.join(path, _core.rank_file_name(session.rank))
+            numbers, of_torch = own.get("random", {}), _core.read_bytes(file, _TORCH)
+            _set_random_state(numbers, of_torch)
+            model.go_on_in_data(lambda: _set_random_state(numbers, of_torch))
         elif reshape == "average":
             average = os.path.join(self.folder, f"{_STAGING}average")
             _on_first(session, lambda: _core.write_average(path, size, average))
@@ -375,10 +381,7 @@ def _on_first(session: Session, work: Callable[[], Any]) -> Any:
 
 def _random_state() -> dict[str, Any]:
     version, numbers, gauss = random.getstate()
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "python": [version, list(numbers), gauss],
-    }
+    state: dict[str, Any] = {"python": [version, list(numbers), gauss]}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
@@ -388,9 +391,9 @@ def _random_state() -> dict[str, Any]:
     return state
 
 
-def _set_random_state(state: Mapping[str, Any]) -> None:
-    if "torch" in state:
-        torch.set_rng_state(state["torch"])
+def _set_random_state(state: Mapping[str, Any], of_torch: bytes | None) -> None:
+    if of_torch is not None:
+        torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
     if "python" in state:
         version, numbers, gauss = state["python"]
         random.setstate((version, tuple(numbers), gauss))

@@ -430,14 +430,16 @@ class DecentralizedDataParallel(EngineSteps):
         """
         return self._survival is not None and self._survival.has_newcomers
 
-    def copy_of_state(self, more: Mapping[str, Any]) -> StateCopy:
-        """Return a copy of what save() writes, and of `more`, for Checkpoints. Collective."""
+    def copy_of_state(
+        self, more: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+    ) -> StateCopy:
+        """Return a copy of what save() writes, and of more, for Checkpoints. Collective."""
         self._check("a checkpoint")
         if self._survival is not None:
             self._survival.enter()
         self._adopt()
         self._start_early()
-        return self._state.copy(more)
+        return self._state.copy(more, tensors)
 
     def load_checkpoint(self, folder: str, rank: int, tensors: str = "") -> dict[str, Any]:
         """Go on from the files of a rank, for Checkpoints. Collective.

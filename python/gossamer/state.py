@@ -83,14 +83,20 @@ class TrainingState:
         os.makedirs(folder, exist_ok=True)
         self.copy({}).write(os.fspath(folder), rank)
 
-    def copy(self, more: Mapping[str, Any]) -> StateCopy:
-        """Return a copy of the state, and of more that Python alone knows. Collective."""
+    def copy(
+        self, more: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None = None
+    ) -> StateCopy:
+        """Return a copy of the state, of more that Python alone knows, and of more tensors.
+
+        Collective. The tensors are dense, and on the host.
+        """
         # First, because it may be refused.
         own = self.of_python(more)
         file = io.BytesIO()
         torch.save(own, file)
         # Copies live as long as the engine reads them.
         others = self._others()
+        others += [_OtherTensor(name, t, t) for name, t in (tensors or {}).items()]
         return StateCopy(self._engine.snapshot([o.described() for o in others]), file.getvalue())
 
     def load(self, folder: str | os.PathLike[str], rank: int) -> None:

@@ -2,17 +2,20 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "core/checkpoint/average.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sha256.hpp"
 #include "core/checkpoint/whole_file.hpp"
 
@@ -68,6 +71,17 @@ void add_checkpoints(nb::module_& module) {
   module.def(
       "digest_of_file", [](const std::string& path) { return given(digest_of_file(path)); },
       "path"_a, Free());
+  module.def(
+      "read_bytes",
+      [](const std::string& path, const std::string& name) -> std::optional<nb::bytes> {
+        const SafetensorsFile file(path);
+        const TensorEntry* tensor = file.find(name);
+        if (tensor == nullptr) return std::nullopt;
+        std::string bytes(static_cast<std::size_t>(tensor->num_bytes()), '\0');
+        file.read(*tensor, bytes.data());
+        return nb::bytes(bytes.data(), bytes.size());
+      },
+      "path"_a, "name"_a, "Return the bytes of a tensor in a safetensors file; None: not there.");
   module.def("sync_folder", &sync_folder, "folder"_a, Free());
   module.def("write_average", &write_average, "checkpoint"_a, "num_ranks"_a, "path"_a, Free(),
              "Write the mean of the ranks' states, in the form of a rank's file.");

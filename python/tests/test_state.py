@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from conftest import DEVICE, alone, flat, loss_of, make_mlp, rank
 from test_models import AsDouble, Image
@@ -328,53 +325,6 @@ def test_a_state_of_another_model_is_refused(tmp_path):
 
     with pytest.raises(gs.CheckpointError, match="which this run does not know"):
         gs.run_threads(2, with_another_optimizer)
-
-
-PROGRAM = os.environ.get("GOSSAMER_PROGRAM")
-
-
-@pytest.mark.skipif(PROGRAM is None, reason="GOSSAMER_PROGRAM does not name the program")
-def test_a_checkpoint_of_the_program_loads_and_is_saved_as_it_was(tmp_path):
-    config = tmp_path / "run.yaml"
-    config.write_text(
-        "data: {name: glyphs}\n"
-        "model: {name: mlp, hidden: 16}\n"
-        "optimizer: {name: adamw, lr: 0.01}\n"
-        "topology: {name: ring}\n"
-        f"run: {{steps: 20, checkpoint_every: 20, output_dir: {tmp_path / 'run'}}}\n"
-    )
-    command = [PROGRAM, "train", str(config), "--ranks", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (folder,) = (tmp_path / "run" / "checkpoints").glob("step-*")
-    saved = safetensors.torch.load_file(folder / "rank-00000.safetensors")
-    shapes = {n: t.shape for n, t in load_mean(folder).items()}
-
-    def work():
-        model = torch.nn.Module()
-        for name, shape in shapes.items():
-            part = model
-            *path, last = name.split(".")
-            for step in path:
-                if not hasattr(part, step):
-                    part.add_module(step, torch.nn.Module())
-                part = getattr(part, step)
-            part.register_parameter(last, torch.nn.Parameter(torch.zeros(shape)))
-        wrapper = gs.DecentralizedDataParallel(model, ADAMW, "ring")
-        wrapper.load(folder)
-        wrapper.save(tmp_path / "python")
-
-    gs.run_threads(2, work)
-    again = safetensors.torch.load_file(tmp_path / "python" / "rank-00000.safetensors")
-    own = {n: t for n, t in saved.items() if n in again}
-    assert set(again) == set(own)
-    assert {n.split("/")[0] for n in saved if n not in again} <= {"train", "record", "random"}
-    for name, tensor in own.items():
-        assert torch.equal(again[name], tensor), name
-
-
-def load_mean(folder):
-    return safetensors.torch.load_file(folder / "model.safetensors")
 
 
 def test_what_only_the_program_knows_is_left_out(tmp_path):

@@ -257,6 +257,16 @@ TEST(Resume, IsRefusedWhereTheRunIsAnotherOne) {
   EXPECT_TRUE(check_resumable(file, config, world, "x").empty());
 }
 
+TEST(Resume, GoesOnFromALoopInPythonWithAWarning) {
+  const RunCase run;
+  const RunConfig config = read_text(run.yaml(11), {}, {.size = 3, .node_size = 3});
+  const Manifest manifest{.step = 4, .world_size = 3};
+  EXPECT_EQ(check_resumable(manifest, config, {.size = 3, .node_size = 3}, "x").size(), 1U);
+  EXPECT_THROW(check_resumable(manifest, config, {.size = 2, .node_size = 2}, "x"),
+               CheckpointError);
+  EXPECT_NE(first_difference(manifest, config, false), "");
+}
+
 TEST(Checkpointer, KeepsTheNewestOnes) {
   const Folder folder;
   RunCase run;

@@ -127,6 +127,19 @@ TEST(StateFile, RefusesOtherNamesTypesAndSizes) {
             std::string::npos);
 }
 
+TEST(StateFile, KeepsWhatTheFileMayLack) {
+  const Folder folder;
+  const SafetensorsFile file(make_checkpoint(folder, "a", {}) + "/rank-00000.safetensors");
+  constexpr std::array<std::string_view, 1> kMayLack = {"train/"};
+  StateLoader loader(file, kMayLack);
+  double number = 5.0;
+  loader.number("train/rate", number);
+  EXPECT_EQ(number, 5.0);
+  EXPECT_THROW(loader.number("rat", number), CheckpointError);
+  loader.number("rate", number);
+  EXPECT_EQ(number, 0.1);
+}
+
 TEST(StateFile, RefusesNumbersThatNoRunCounts) {
   const Folder folder;
   for (const std::int64_t steps : {std::int64_t{1} << 62, -(std::int64_t{1} << 62)}) {

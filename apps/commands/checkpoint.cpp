@@ -10,9 +10,9 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/models/torchscript.hpp"
+#include "apps/records/run_folder.hpp"
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/model_file.hpp"
-#include "apps/train/run_folder.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/compare.hpp"

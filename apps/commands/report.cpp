@@ -18,11 +18,11 @@
 
 #include "apps/commands/commands.hpp"
 #include "apps/records/chart.hpp"
+#include "apps/records/folder_lock.hpp"
+#include "apps/records/progress_line.hpp"
+#include "apps/records/run_folder.hpp"
 #include "apps/records/run_record.hpp"
 #include "apps/records/timeline_picture.hpp"
-#include "apps/train/folder_lock.hpp"
-#include "apps/train/progress_line.hpp"
-#include "apps/train/run_folder.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/checkpoint/whole_file.hpp"
@@ -116,8 +116,10 @@ std::string members_of(const RunRecord& run) {
 std::string view_of(const RunRecord& run, const std::string& state) {
   constexpr std::size_t kMostRanks = 64;
   if (run.status.is_null()) return concat(run.path, "  ", state, "\n");
-  std::string view = concat(run.path, "  ", state, "  step ", text_in(run.status, "step"), " of ",
-                            text_in(run.status, "total_steps"));
+  std::string view = concat(run.path, "  ", state, "  step ", text_in(run.status, "step"));
+  if (const std::string total = text_in(run.status, "total_steps"); !total.empty()) {
+    view += " of " + total;
+  }
   if (const std::string step = text_in(run.status, "diverged_at"); !step.empty()) {
     view += concat("  diverged after step ", step);
   }

@@ -16,6 +16,7 @@
 #include "apps/commands/commands.hpp"
 #include "apps/commands/start_options.hpp"
 #include "apps/commands/timeline_options.hpp"
+#include "apps/records/environment.hpp"
 #include "apps/records/report.hpp"
 #include "apps/records/topology_report.hpp"
 #include "apps/train/advice.hpp"
@@ -23,7 +24,6 @@
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/compute_threads.hpp"
 #include "apps/train/device_choice.hpp"
-#include "apps/train/environment.hpp"
 #include "apps/train/local_processes.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "apps/train/resume.hpp"
@@ -36,7 +36,6 @@
 #include "base/text.hpp"
 #include "base/yaml.hpp"
 #include "comm/backends.hpp"
-#include "core/checkpoint/whole_file.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -261,11 +260,8 @@ class TrainRun {
   void write_report(const TrainingLoop& trainer, const RunConfig& config,
                     const Logger& logger) const {
     if (trainer.folder() == nullptr || !config.report) return;
-    const std::string& path = trainer.folder()->path();
     try {
-      write_whole_file(concat(path, "/", kReportName),
-                       html_report({read_run(path)}, arguments_.own),
-                       /*sync=*/false);
+      apps::write_report(trainer.folder()->path(), arguments_.own);
     } catch (const std::exception& error) {
       logger.warning(concat("the report could not be written: ", error.what()));
     }

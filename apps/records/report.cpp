@@ -10,12 +10,14 @@
 
 #include "apps/records/chart.hpp"
 #include "apps/records/members.hpp"
+#include "apps/records/run_folder.hpp"
 #include "apps/records/timeline_picture.hpp"
 #include "base/error.hpp"
 #include "base/markup.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
+#include "core/checkpoint/whole_file.hpp"
 #include "topology/registry.hpp"
 #include "topology/topology_picture.hpp"
 
@@ -44,6 +46,8 @@ svg path { fill: none; stroke-width: 1.6; } .topology img { max-width: 100%; }
 .fault { color: #a33; }
 )";
 
+constexpr const char* kMeanLoss = "loss_mean_model";
+
 std::string cell(const std::string& text, bool number = false) {
   return concat(number ? "<td class=\"number\">" : "<td>", escaped(text), "</td>");
 }
@@ -61,10 +65,12 @@ std::string percent(double value) {
   return std::isfinite(value) ? concat(short_number(100.0 * value), " %") : "–";
 }
 
-/// The record with the newest evaluation: that of the end, or the last one so far.
+/// The record with the newest evaluation: that of the end, where the run was evaluated then, or the
+/// last one so far.
 const nlohmann::ordered_json& last_evaluation(const RunRecord& run) {
   static const nlohmann::ordered_json kNone;
-  if (!run.final_record.is_null()) return run.final_record;
+  const bool ends_with_one = run.final_record.is_object() && run.final_record.contains(kMeanLoss);
+  if (ends_with_one) return run.final_record;
   return run.evaluations.empty() ? kNone : run.evaluations.back();
 }
 
@@ -85,7 +91,7 @@ double newest(const RunRecord& run, const std::string& key) {
 /// The loss of the mean model; before the first evaluation the last one of training, with a word
 /// that says so.
 std::string loss_of(const RunRecord& run) {
-  const double loss = number_in(last_evaluation(run), "loss_mean_model");
+  const double loss = number_in(last_evaluation(run), kMeanLoss);
   if (std::isfinite(loss)) return short_number(loss);
   const double training = last_in_steps(run, "loss");
   return std::isfinite(training) ? concat(short_number(training), " (training)") : "–";
@@ -445,6 +451,11 @@ std::string html_report(const Runs& runs, const PlugIns& own) {
                 part_under("Topology", in_block("topology", topologies)), configuration_of(runs),
                 part_under("Versions and machines", for_each(runs, environment_of)),
                 "</body></html>\n");
+}
+
+void write_report(const std::string& folder, const PlugIns& own) {
+  write_whole_file(concat(folder, "/", kReportName), html_report({read_run(folder)}, own),
+                   /*sync=*/false);
 }
 
 std::string csv_report(const Runs& runs) {

@@ -110,7 +110,9 @@ RunRecord read_run(const std::string& path, std::size_t most_steps) {
     if (!record.is_object()) continue;
     const std::string kind = text_in(record, "kind");
     const bool has_ranks = kind == "step" || kind == "final";
-    if (has_ranks && !run.changes.empty()) record["members"] = run.changes.back()["members"];
+    if (has_ranks && !run.changes.empty() && !record.contains("members")) {
+      record["members"] = run.changes.back()["members"];
+    }
     if (kind == "step") {
       run.steps.push_back(std::move(record));
     } else if (kind == "eval") {

@@ -26,7 +26,7 @@ struct RunRecord {
   nlohmann::ordered_json status;
   nlohmann::ordered_json environment;
   /// The lines of metrics.jsonl by their kind: step, eval, members, final. After one of `members`,
-  /// the records of steps and of the end have its members, too.
+  /// the records of steps and of the end have its members, unless they name their own.
   std::vector<nlohmann::ordered_json> steps;
   std::vector<nlohmann::ordered_json> evaluations;
   std::vector<nlohmann::ordered_json> changes;

@@ -5,8 +5,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "apps/records/environment.hpp"
 #include "apps/records/json.hpp"
-#include "apps/train/environment.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {

@@ -78,7 +78,7 @@ Evaluation Evaluator::evaluate(RunFolder* folder, const std::function<void()>& b
 void Evaluator::save(RunFolder* folder, std::string_view name,
                      const std::vector<NamedTensor>& tensors) {
   all_or_none_slow(setup_.communicator, [&] {
-    if (folder != nullptr) folder->write_model(name, tensors);
+    if (folder != nullptr) write_model_file(folder->begin_file(name), tensors);
     return true;
   });
 }

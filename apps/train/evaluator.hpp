@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/records/run_folder.hpp"
 #include "apps/train/divergence.hpp"
 #include "apps/train/evaluation.hpp"
 #include "apps/train/run_config.hpp"
-#include "apps/train/run_folder.hpp"
 #include "apps/train/step_count.hpp"
 #include "apps/train/step_runner.hpp"
 #include "apps/train/training_setup.hpp"

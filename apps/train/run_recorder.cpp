@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "apps/records/left_folder.hpp"
 #include "apps/train/agreement.hpp"
-#include "apps/train/left_folder.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "core/bucket/model_average.hpp"
@@ -18,32 +18,6 @@ namespace {
 
 // A writer that fails with the others writes within this time how the run has ended.
 constexpr auto kPatienceWithWriter = std::chrono::seconds(3);
-
-/// What a rank tells for the record of a window.
-struct WindowFigures {
-  double loss = 0.0;
-  double num_losses = 0.0;
-  double first_loss = 0.0;
-  double samples = 0.0;
-  double seconds = 0.0;
-  double wait_s = 0.0;
-  double steps = 0.0;
-  double all_steps = 0.0;
-  double num_skipped = 0.0;
-};
-
-/// What a rank tells for the summary of a run.
-struct RunFigures {
-  double forward_s = 0.0;
-  double backward_s = 0.0;
-  double wait_s = 0.0;
-  double update_s = 0.0;
-  double bytes_sent = 0.0;
-  double train_s = 0.0;
-  double samples = 0.0;
-  double num_wide_differences = 0.0;
-  double steps = 0.0;
-};
 
 /// Collective. The figures of all ranks, in rank order. Figures has members of type double alone.
 template <class Figures>
@@ -63,45 +37,6 @@ std::vector<Figures> gather(Communicator& communicator, const Figures& own) {
     rows.push_back(std::bit_cast<Figures>(one));
   }
   return rows;
-}
-
-template <class Figures>
-double sum_of(const std::vector<Figures>& rows, double Figures::*figure) {
-  double sum = 0.0;
-  for (const Figures& row : rows) sum += row.*figure;
-  return sum;
-}
-
-/// `figure` of each rank.
-template <class Figures>
-std::vector<double> column(const std::vector<Figures>& rows, double Figures::*figure) {
-  std::vector<double> ranks;
-  for (const Figures& row : rows) ranks.push_back(row.*figure);
-  return ranks;
-}
-
-double sum_of(const std::vector<double>& numbers) {
-  double sum = 0.0;
-  for (const double number : numbers) sum += number;
-  return sum;
-}
-
-/// `figure` over `of`, of each rank.
-template <class Figures>
-std::vector<double> ratios(const std::vector<Figures>& rows, double Figures::*figure,
-                           double Figures::*of) {
-  std::vector<double> ranks;
-  for (const Figures& row : rows) ranks.push_back(row.*figure / row.*of);
-  return ranks;
-}
-
-/// The milliseconds that a step of each rank takes, of `seconds` in `steps`.
-template <class Figures>
-std::vector<double> ms_per_step(const std::vector<Figures>& rows, double Figures::*seconds,
-                                double Figures::*steps) {
-  std::vector<double> ranks;
-  for (const Figures& row : rows) ranks.push_back(1e3 / row.*steps * row.*seconds);
-  return ranks;
 }
 
 }  // namespace
@@ -202,7 +137,8 @@ void RunRecorder::end_window(bool is_recorded) {
   last_wait_s_ = wait_s;
   // Zero: all ranks have recorded these steps with a rank 0 that is lost.
   const bool has_steps = sum_of(rows, &WindowFigures::steps) > 0.0;
-  const double loss = sum_of(rows, &WindowFigures::loss) / sum_of(rows, &WindowFigures::num_losses);
+  const Json fields = window_fields(rows, steps.in_step());
+  const double loss = fields["loss"];
   if (has_steps) {
     // A run may diverge before its first record, whose mean would then pass for the beginning.
     evaluator_.divergence().begin(sum_of(rows, &WindowFigures::first_loss) / setup_.world.size);
@@ -214,22 +150,18 @@ void RunRecorder::end_window(bool is_recorded) {
     return;
   }
   if (!has_steps) return;
-  const ProgressState state{
-      .step = steps.run(),
-      .total_steps = steps.total(),
-      .loss = loss,
-      .lr = runner_.last_lr(),
-      .samples_per_s = steps.in_step()
-                           ? sum_of(rows, &WindowFigures::samples) / window.seconds
-                           : sum_of(ratios(rows, &WindowFigures::samples, &WindowFigures::seconds)),
-      .seconds_left = elapsed_s() / static_cast<double>(steps.run()) *
-                      static_cast<double>(steps.total() - steps.run()),
-      .consensus_distance = last_consensus_};
+  const ProgressState state{.step = steps.run(),
+                            .total_steps = steps.total(),
+                            .loss = loss,
+                            .lr = runner_.last_lr(),
+                            .samples_per_s = fields["samples_per_s"],
+                            .seconds_left = elapsed_s() / static_cast<double>(steps.run()) *
+                                            static_cast<double>(steps.total() - steps.run()),
+                            .consensus_distance = last_consensus_};
   Json record = {{"kind", "step"},
                  {"step", state.step},
                  {"epoch", static_cast<double>(steps.run() * config_.accumulate) /
                                static_cast<double>(data_.batches_per_epoch())},
-                 {"loss", state.loss},
                  {"lr", state.lr}};
   if (config_.gradients.nonfinite == NonFinite::kSkip) {
     num_skipped_ = steps.in_step() ? progress.num_skipped
@@ -237,12 +169,8 @@ void RunRecorder::end_window(bool is_recorded) {
     record["skipped_steps"] = num_skipped_;
   }
   if (steps.is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
-  record["samples_per_s"] = state.samples_per_s;
   record["elapsed_s"] = elapsed_s();
-  record["rank_loss"] = ratios(rows, &WindowFigures::loss, &WindowFigures::num_losses);
-  record["rank_samples_per_s"] = ratios(rows, &WindowFigures::samples, &WindowFigures::seconds);
-  record["rank_wait_ms"] = ms_per_step(rows, &WindowFigures::wait_s, &WindowFigures::steps);
-  if (!steps.in_step()) record["rank_steps"] = column(rows, &WindowFigures::all_steps);
+  record.update(fields);
   window = {};
   if (setup_.communicator.is_elastic()) unwritten_ = {record};
   if (folder_ == nullptr) return;
@@ -262,7 +190,7 @@ void RunRecorder::write_evaluation(const Evaluation& evaluation) {
   record["elapsed_s"] = elapsed_s();
   if (setup_.communicator.is_elastic()) {
     unwritten_.push_back(record);
-    if (folder_ != nullptr && folder_->has_record("eval", data_.steps().run())) return;
+    if (folder_ != nullptr && folder_->has_record(record)) return;
   }
   if (folder_ == nullptr) return;
   write_or_warn([&] { folder_->write_metrics(record); });
@@ -289,9 +217,7 @@ void RunRecorder::share_unwritten() {
 void RunRecorder::write_unwritten() {
   if (folder_ == nullptr) return;
   for (const Json& record : unwritten_) {
-    if (!folder_->has_record(record["kind"].get<std::string>(), record["step"])) {
-      write_record(record);
-    }
+    if (!folder_->has_record(record)) write_record(record);
   }
 }
 
@@ -362,35 +288,14 @@ Summary RunRecorder::summarize() {
                           .samples = static_cast<double>(runner_.num_samples()),
                           .num_wide_differences = static_cast<double>(metrics.num_wide_differences),
                           .steps = static_cast<double>(data_.steps().own())});
-  const auto mean = [&](double RunFigures::*figure) {
-    return sum_of(rows, figure) / setup_.world.size;
-  };
-  const auto step_ms = [&rows](double RunFigures::*seconds) {
-    return ms_per_step(rows, seconds, &RunFigures::steps);
-  };
-  const double steps = mean(&RunFigures::steps);
-  const double train_s = mean(&RunFigures::train_s);
-  return {.world_size = setup_.world.size,
-          .steps = data_.steps().run(),
-          .evaluation = {},
-          .train_s = train_s,
-          .samples_per_s = sum_of(rows, &RunFigures::samples) / train_s,
-          .forward_ms = 1e3 * mean(&RunFigures::forward_s) / steps,
-          .backward_ms = 1e3 * mean(&RunFigures::backward_s) / steps,
-          .wait_ms = 1e3 * mean(&RunFigures::wait_s) / steps,
-          .update_ms = 1e3 * mean(&RunFigures::update_s) / steps,
-          .bytes_sent_per_step = mean(&RunFigures::bytes_sent) / steps,
-          .num_wide_differences = std::llround(sum_of(rows, &RunFigures::num_wide_differences)),
-          .rank_step_ms = step_ms(&RunFigures::train_s),
-          .rank_forward_ms = step_ms(&RunFigures::forward_s),
-          .rank_backward_ms = step_ms(&RunFigures::backward_s),
-          .rank_wait_ms = step_ms(&RunFigures::wait_s),
-          .rank_update_ms = step_ms(&RunFigures::update_s)};
+  return summary_of(rows, data_.steps().run());
 }
 
-void RunRecorder::write_end(const Summary& summary, const std::vector<std::string>& checksums) {
+void RunRecorder::write_end(const Summary& summary, const Evaluation& evaluation,
+                            const std::vector<std::string>& checksums) {
   if (folder_ == nullptr) return;
   Json record = to_json(summary);
+  record.update(to_json(evaluation));
   record["parameter_checksums"] = checksums;
   folder_->write_metrics(record);
   Json end = status("done");
@@ -398,10 +303,10 @@ void RunRecorder::write_end(const Summary& summary, const std::vector<std::strin
   folder_->write_status(end, /*sync=*/true);
 }
 
-void RunRecorder::show_end(const Summary& summary) {
+void RunRecorder::show_end(const Summary& summary, const Evaluation& evaluation) {
   if (folder_ == nullptr) return;
   progress_.end_line();
-  if (!setup_.observer) print_summary(summary, folder_->path());
+  if (!setup_.observer) print_summary(summary, evaluation, folder_->path());
 }
 
 void RunRecorder::visit(StateVisitor& visitor) {

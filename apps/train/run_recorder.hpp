@@ -19,11 +19,11 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/records/progress_line.hpp"
+#include "apps/records/run_folder.hpp"
 #include "apps/train/data_plan.hpp"
 #include "apps/train/evaluator.hpp"
-#include "apps/train/progress_line.hpp"
 #include "apps/train/run_config.hpp"
-#include "apps/train/run_folder.hpp"
 #include "apps/train/step_runner.hpp"
 #include "apps/train/summary.hpp"
 #include "apps/train/training_setup.hpp"
@@ -92,9 +92,10 @@ class RunRecorder {
   /// Collective. The figures of the whole run, without its evaluation.
   Summary summarize();
   /// On rank 0, writes the end of the run.
-  void write_end(const Summary& summary, const std::vector<std::string>& checksums);
+  void write_end(const Summary& summary, const Evaluation& evaluation,
+                 const std::vector<std::string>& checksums);
   /// On rank 0, shows the end of the run to the user.
-  void show_end(const Summary& summary);
+  void show_end(const Summary& summary, const Evaluation& evaluation);
   /// Ends a line of progress that the terminal may hold.
   void end_line() { progress_.end_line(); }
 

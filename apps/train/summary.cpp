@@ -6,33 +6,14 @@
 
 namespace gossamer::apps {
 
-Json to_json(const Summary& summary) {
-  Json json = {{"kind", "final"}, {"step", summary.steps}, {"world_size", summary.world_size}};
-  json.update(to_json(summary.evaluation));
-  json.update({{"bytes_sent_per_step", summary.bytes_sent_per_step},
-               {"wide_differences", summary.num_wide_differences},
-               {"train_s", summary.train_s},
-               {"samples_per_s", summary.samples_per_s},
-               {"forward_ms", summary.forward_ms},
-               {"backward_ms", summary.backward_ms},
-               {"wait_ms", summary.wait_ms},
-               {"update_ms", summary.update_ms},
-               {"rank_step_ms", summary.rank_step_ms},
-               {"rank_forward_ms", summary.rank_forward_ms},
-               {"rank_backward_ms", summary.rank_backward_ms},
-               {"rank_wait_ms", summary.rank_wait_ms},
-               {"rank_update_ms", summary.rank_update_ms}});
-  return json;
-}
-
-void print_summary(const Summary& summary, const std::string& folder) {
+void print_summary(const Summary& summary, const Evaluation& evaluation,
+                   const std::string& folder) {
   const double step_ms = 1e3 * summary.train_s / static_cast<double>(summary.steps);
   const double other_ms =
       step_ms - summary.forward_ms - summary.backward_ms - summary.wait_ms - summary.update_ms;
   std::printf("\n");
   std::printf("  ranks                        %12d\n", summary.world_size);
   std::printf("  steps                        %12lld\n", static_cast<long long>(summary.steps));
-  const Evaluation& evaluation = summary.evaluation;
   if (evaluation.mean_model.has_accuracy) {
     std::printf("  accuracy, mean model         %11.2f %%\n",
                 100.0 * evaluation.mean_model.accuracy());

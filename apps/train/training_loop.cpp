@@ -288,24 +288,24 @@ void TrainingLoop::end() {
 
 void TrainingLoop::finish() {
   runner_.model().drain();
-  Summary summary = recorder_.summarize();
+  const Summary summary = recorder_.summarize();
   const std::vector<std::string> checksums = parameter_checksums(setup_.communicator, runner_);
   // Whatever becomes of the evaluation, which may take long, what has been trained is there.
   evaluator_.save_models(recorder_.folder());
   checkpoints_.finish();
-  summary.evaluation = evaluate();
+  const Evaluation evaluation = evaluate();
   stop_if_diverged();
   if (!evaluator_.has_record()) {
     all_or_none_slow(setup_.communicator, [&] {
-      recorder_.write_evaluation(summary.evaluation);
+      recorder_.write_evaluation(evaluation);
       return true;
     });
   }
   all_or_none_slow(setup_.communicator, [&] {
-    recorder_.write_end(summary, checksums);
+    recorder_.write_end(summary, evaluation, checksums);
     return true;
   });
-  recorder_.show_end(summary);
+  recorder_.show_end(summary, evaluation);
 }
 
 void TrainingLoop::visit(StateVisitor& visitor) {

@@ -31,12 +31,12 @@
 #include <memory>
 #include <string>
 
+#include "apps/records/run_folder.hpp"
 #include "apps/train/checkpoint_control.hpp"
 #include "apps/train/data_plan.hpp"
 #include "apps/train/evaluator.hpp"
 #include "apps/train/phase_control.hpp"
 #include "apps/train/run_config.hpp"
-#include "apps/train/run_folder.hpp"
 #include "apps/train/run_recorder.hpp"
 #include "apps/train/step_runner.hpp"
 #include "apps/train/survival_control.hpp"

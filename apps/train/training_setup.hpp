@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/data/dataset.hpp"
-#include "apps/train/progress_line.hpp"
+#include "apps/records/progress_line.hpp"
 #include "apps/train/stop_signals.hpp"
 #include "base/log.hpp"
 #include "comm/communicator.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "apps/lab/study/study_table.hpp"
-#include "apps/train/progress_line.hpp"
+#include "apps/records/progress_line.hpp"
 
 namespace gossamer::apps {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/lab/study/study_config.hpp"
-#include "apps/train/run_folder.hpp"
+#include "apps/records/run_folder.hpp"
 
 namespace gossamer::apps {
 

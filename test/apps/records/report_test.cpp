@@ -69,6 +69,30 @@ TEST(ReadRun, KeepsSomeStepsOfALongRunAndTheLast) {
                        "is not the folder of a run"));
 }
 
+TEST(ReadRun, LeavesARecordItsOwnMembers) {
+  const Folder folder;
+  const std::string path = write_run(folder, "a", 0);
+  write_bytes(path + "/metrics.jsonl", R"({"kind":"members","step":3,"members":[0,2]})"
+                                       "\n"
+                                       R"({"kind":"step","step":4,"members":[2]})"
+                                       "\n"
+                                       R"({"kind":"step","step":5})"
+                                       "\n");
+  const RunRecord run = read_run(path);
+  EXPECT_EQ(run.steps[0]["members"], nlohmann::ordered_json({2}));
+  EXPECT_EQ(run.steps[1]["members"], nlohmann::ordered_json({0, 2}));
+}
+
+TEST(HtmlReport, HasTheLastEvaluationWhereTheEndHasNone) {
+  const Folder folder;
+  const std::string path = write_run(folder, "a", 0);
+  write_bytes(path + "/metrics.jsonl", R"({"kind":"eval","step":50,"loss_mean_model":0.375})"
+                                       "\n"
+                                       R"({"kind":"final","step":50,"samples_per_s":1234.5})"
+                                       "\n");
+  EXPECT_TRUE(contains(html_report({read_run(path)}), ">0.375<"));
+}
+
 TEST(HtmlReport, StandsAlone) {
   const Folder folder;
   const std::string html = html_report({read_run(write_run(folder, "first"))});

@@ -18,7 +18,6 @@
 #include "apps/data/array_samples.hpp"
 #include "apps/train/model_ema.hpp"
 #include "apps/train/model_file.hpp"
-#include "apps/train/progress_line.hpp"
 #include "apps/train/rank_setup.hpp"
 #include "base/text.hpp"
 #include "comm/backends.hpp"
@@ -132,24 +131,6 @@ TEST(ModelFile, ReplacesAFileWholeOrNotAtAll) {
                CheckpointError);
   EXPECT_EQ(read_file(path), before);
   EXPECT_THROW(write_model_file(folder.file("no/such/folder"), {}), CheckpointError);
-}
-
-TEST(ProgressText, ShowsWhatIsKnown) {
-  ProgressState state{.step = 7,
-                      .total_steps = 1000,
-                      .loss = 2.30259,
-                      .lr = 0.001,
-                      .samples_per_s = 1234.4,
-                      .seconds_left = 65.2,
-                      .consensus_distance = {}};
-  EXPECT_EQ(to_string(state), "step 7/1000  loss 2.3026  lr 1.00e-03  1234 samples/s  left 1:05");
-  state.consensus_distance = 0.0123;
-  state.seconds_left = 3600 * 25 + 182;
-  EXPECT_EQ(to_string(state),
-            "step 7/1000  loss 2.3026  lr 1.00e-03  1234 samples/s  consensus 1.230e-02  left "
-            "25:03:02");
-  state.seconds_left = 0.4;
-  EXPECT_TRUE(to_string(state).ends_with("left 0:00"));
 }
 
 }  // namespace

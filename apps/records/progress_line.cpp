@@ -1,4 +1,4 @@
-#include "apps/train/progress_line.hpp"
+#include "apps/records/progress_line.hpp"
 
 #include <array>
 #include <cmath>
@@ -23,16 +23,21 @@ std::string format_duration(double seconds) {
 }
 
 std::string to_string(const ProgressState& state) {
-  std::array<char, 256> text{};
-  std::snprintf(text.data(), text.size(), "step %lld/%lld  loss %.4f  lr %.2e  %.0f samples/s",
-                static_cast<long long>(state.step), static_cast<long long>(state.total_steps),
-                state.loss, state.lr, state.samples_per_s);
-  std::string line = text.data();
+  std::array<char, 64> text{};
+  std::string line = concat("step ", state.step);
+  if (state.total_steps > 0) line += concat("/", state.total_steps);
+  std::snprintf(text.data(), text.size(), "  loss %.4f  lr %.2e", state.loss, state.lr);
+  line += text.data();
+  if (std::isfinite(state.samples_per_s)) {
+    std::snprintf(text.data(), text.size(), "  %.0f samples/s", state.samples_per_s);
+    line += text.data();
+  }
   if (state.consensus_distance) {
     std::snprintf(text.data(), text.size(), "  consensus %.3e", *state.consensus_distance);
     line += text.data();
   }
-  return concat(line, "  left ", format_duration(state.seconds_left));
+  if (state.total_steps > 0) line += concat("  left ", format_duration(state.seconds_left));
+  return line;
 }
 
 ProgressLine::ProgressLine(const std::string& mode, Logger logger)

@@ -12,12 +12,14 @@ namespace gossamer::apps {
 
 struct ProgressState {
   std::int64_t step = 0;
+  /// 0: not known.
   std::int64_t total_steps = 0;
   /// Mean since the last record, over all ranks.
   double loss = 0.0;
   double lr = 0.0;
-  /// All ranks together.
+  /// All ranks together; not finite: not known.
   double samples_per_s = 0.0;
+  /// Counts where the number of steps is known.
   double seconds_left = 0.0;
   /// The last value measured.
   std::optional<double> consensus_distance;

@@ -1,6 +1,6 @@
 // What a run's folder holds, who may write it, and what becomes of earlier runs.
 
-#include "apps/train/run_folder.hpp"
+#include "apps/records/run_folder.hpp"
 
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
@@ -28,7 +28,7 @@ std::string refusal_of_folder(const std::string& path, IfFinished if_finished) {
 void finish_run(const std::string& path, const std::string& seed) {
   RunFolder run(path, {{"run.seed", seed}}, IfFinished::kReplace);
   run.write_metrics({{"seed", seed}});
-  run.write_model(RunFolder::kModel, {});
+  std::ofstream(run.begin_file(RunFolder::kModel)) << "a model";
   run.write_status({{"state", "done"}}, true);
 }
 
@@ -49,8 +49,7 @@ TEST(RunFolder, HoldsConfigurationMetricsModelAndStatus) {
     EXPECT_EQ(Json::parse(read_file(path + "/status.json")),
               Json({{"state", "running"}, {"sync", sync}}));
   }
-  run.write_model(RunFolder::kModel, {{"a", torch::zeros({2})}});
-  EXPECT_EQ(parse_safetensors(read_file(run.model_path())).header.size(), 1U);
+  EXPECT_EQ(run.begin_file(RunFolder::kModel), path + "/model.safetensors");
 }
 
 TEST(RunFolder, KeepsAnEarlierRunUntilItHasSomething) {
@@ -72,7 +71,7 @@ TEST(RunFolder, KeepsAnEarlierRunUntilItHasSomething) {
   EXPECT_FALSE(fs::exists(path + "/status.json")) << "the earlier run's status";
   EXPECT_FALSE(fs::exists(run.model_path()));
   EXPECT_EQ(read_file(path + "/notes.txt"), "the user's own");
-  run.write_model(RunFolder::kModel, {});
+  std::ofstream(run.begin_file(RunFolder::kModel)) << "a model";
   EXPECT_TRUE(fs::exists(run.model_path()));
 }
 
@@ -147,11 +146,46 @@ TEST(RunFolder, TakesNoRecordsOfAWriterThatWakesUpAfterATakeOver) {
 TEST(RunFolder, KnowsItsLastRecords) {
   const Folder folder;
   RunFolder out(folder.file("out"), {}, IfFinished::kRefuse);
-  EXPECT_FALSE(out.has_record("step", 2));
+  EXPECT_FALSE(out.has_record({{"kind", "step"}, {"step", 2}}));
   out.write_metrics({{"kind", "step"}, {"step", 2}});
-  EXPECT_TRUE(out.has_record("step", 2));
-  EXPECT_FALSE(out.has_record("eval", 2));
-  EXPECT_FALSE(out.has_record("step", 3));
+  EXPECT_TRUE(out.has_record({{"kind", "step"}, {"step", 2}}));
+  EXPECT_FALSE(out.has_record({{"kind", "eval"}, {"step", 2}}));
+  EXPECT_FALSE(out.has_record({{"kind", "step"}, {"step", 3}}));
+}
+
+TEST(RunFolder, KnowsRecordsOfMembersByTheirEpoch) {
+  const Folder folder;
+  RunFolder out(folder.file("out"), {}, IfFinished::kRefuse);
+  out.write_metrics({{"kind", "members"}, {"step", 2}, {"epoch", 1}});
+  EXPECT_TRUE(out.has_record({{"kind", "members"}, {"step", 2}, {"epoch", 1}}));
+  EXPECT_FALSE(out.has_record({{"kind", "members"}, {"step", 2}, {"epoch", 2}}));
+}
+
+TEST(RunFolder, ResumesAfterAStep) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  const std::string kept = "{\"kind\":\"step\",\"step\":1}\n{\"kind\":\"eval\",\"step\":2}\n";
+  fs::create_directories(path);
+  for (const std::string rest :
+       {"", "{\"kind\":\"step\",\"step\":3}\n", "{\"kind\":\"final\",\"step\":2}\n",
+        "{\"kind\":\"step\",\"step\":2"}) {
+    write_bytes(path + "/metrics.jsonl", kept + rest);
+    RunFolder run(path, {}, IfFinished::kContinue);
+    EXPECT_EQ(run.resume_after(2), Json({{"kind", "eval"}, {"step", 2}})) << rest;
+    EXPECT_EQ(read_file(path + "/metrics.jsonl"), kept) << rest;
+  }
+}
+
+TEST(RunFolder, RefusesInTheWordsOfItsUser) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  fs::create_directories(path + "/checkpoints/step-000000001");
+  write_bytes(path + "/checkpoints/step-000000001/manifest.json", "{}");
+  const FolderWords words{.keep = "name ", .go_on = "load ", .replace = "say so"};
+  EXPECT_EQ(what_of<CheckpointError>(
+                [&] { const RunFolder run(path, {}, IfFinished::kRefuse, nullptr, words); }),
+            path + " holds checkpoints of a run that has not finished. To keep it, name " + path +
+                "-2; to continue it, load " + path + "; to replace it, say so");
 }
 
 TEST(RunFolder, CorrectsTheStatusOfARunThatDied) {

@@ -1,4 +1,4 @@
-#include "apps/train/event_file.hpp"
+#include "apps/records/event_file.hpp"
 
 #include <array>
 #include <bit>
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "apps/train/environment.hpp"
+#include "apps/records/environment.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 

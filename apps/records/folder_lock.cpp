@@ -1,4 +1,4 @@
-#include "apps/train/folder_lock.hpp"
+#include "apps/records/folder_lock.hpp"
 
 #include <array>
 #include <cerrno>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "apps/train/environment.hpp"
+#include "apps/records/environment.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 

@@ -1,4 +1,4 @@
-#include "apps/train/run_folder.hpp"
+#include "apps/records/run_folder.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "apps/records/json.hpp"
-#include "apps/train/model_file.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"
@@ -74,12 +73,13 @@ std::string next_free(const std::string& path) {
   }
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+[[noreturn]] void refuse(const std::string& path, const std::string& why,
+                         const FolderWords& words) {
   const bool may_go = why == kFinished || why == kUnfinished;
   throw CheckpointError(concat(
-      path, " ", why, ". To ", may_go ? "keep it" : "leave it alone", ", type ", kFolderKey, "=",
-      next_free(path), why == kUnfinished ? concat("; to continue it, type --resume ", path) : "",
-      may_go ? "; to replace it, type --overwrite" : ""));
+      path, " ", why, ". To ", may_go ? "keep it" : "leave it alone", ", ", words.keep,
+      next_free(path), why == kUnfinished ? concat("; to continue it, ", words.go_on, path) : "",
+      may_go ? concat("; to replace it, ", words.replace) : ""));
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ void write_status_file(const std::string& folder, const Json& status, bool sync)
 void check_run_folder(const std::string& path, IfFinished if_finished) {
   const std::string folder = without_slash_at_end(path);
   if (if_finished != IfFinished::kRefuse) return;
-  if (const std::string why = why_keep(folder); !why.empty()) refuse(folder, why);
+  if (const std::string why = why_keep(folder); !why.empty()) refuse(folder, why, {});
 }
 
 std::string checkpoint_folder(const std::string& run) { return run + "/checkpoints"; }
@@ -136,7 +136,7 @@ void set_output_dir(std::vector<ResolvedValue>& config, const std::string& path)
 }
 
 RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
-                     IfFinished if_finished, Json environment)
+                     IfFinished if_finished, Json environment, const FolderWords& words)
     : path_(without_slash_at_end(path)),
       config_(std::move(config)),
       environment_(std::move(environment)) {
@@ -145,7 +145,7 @@ RunFolder::RunFolder(const std::string& path, std::vector<ResolvedValue> config,
   } else if (const auto why = try_claim(if_finished != IfFinished::kRefuse,
                                         if_finished == IfFinished::kTakeOver);
              !why.empty()) {
-    refuse(path_, why);
+    refuse(path_, why, words);
   }
   if (!lock_->held() && if_finished != IfFinished::kTakeOver) {
     remarks_.push_back(concat("the file system of ", path_, " has no locks (", lock_->why_none(),
@@ -265,6 +265,21 @@ void RunFolder::resume(std::int64_t metrics_bytes, std::int64_t step) {
   open_metrics(failure);
 }
 
+Json RunFolder::resume_after(std::int64_t step) {
+  std::ifstream file(metrics_path(), std::ios::binary);
+  std::int64_t num_bytes = 0;
+  Json last;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    auto record = json_or_null<Json>(line);
+    if (!record.is_object() || text_in(record, "kind") == "final") break;
+    if (record.value("step", std::int64_t{0}) > step) break;
+    num_bytes += std::ssize(line) + 1;
+    last = std::move(record);
+  }
+  resume(num_bytes, step);
+  return last;
+}
+
 void RunFolder::take_over(std::int64_t step) {
   std::string text;
   std::error_code failure;
@@ -305,18 +320,19 @@ void RunFolder::write_metrics(const Json& record) {
   if (tensorboard_) write_event(record);
 }
 
-bool RunFolder::has_record(std::string_view kind, std::int64_t step) const {
+bool RunFolder::has_record(const Json& like) const {
   // Far more bytes than the records of a few steps.
   constexpr std::int64_t kTailBytes = std::int64_t{1} << 18;
+  const auto equals = [&like](const Json& record, const char* key) {
+    return record.value(key, Json()) == like.value(key, Json());
+  };
   std::ifstream file(metrics_path(), std::ios::binary);
   file.seekg(std::max<std::int64_t>(metrics_bytes() - kTailBytes, 0));
   for (std::string line; std::getline(file, line);) {
     // The first line of the tail may be cut off.
     const Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!record.is_object()) continue;
-    if (record.value("kind", "") == kind && record.value("step", std::int64_t{-1}) == step) {
-      return true;
-    }
+    if (!record.is_object() || !equals(record, "kind") || !equals(record, "step")) continue;
+    if (record.value("kind", "") != "members" || equals(record, "epoch")) return true;
   }
   return false;
 }
@@ -339,9 +355,9 @@ void RunFolder::write_event(const Json& record) {
   events_->write(record.value("step", std::int64_t{0}), values);
 }
 
-void RunFolder::write_model(std::string_view name, const std::vector<NamedTensor>& tensors) {
+std::string RunFolder::begin_file(std::string_view name) {
   begin();
-  write_model_file(concat(path_, "/", name), tensors);
+  return concat(path_, "/", name);
 }
 
 void RunFolder::replace_best(const std::string& saved) const {

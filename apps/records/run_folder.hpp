@@ -27,11 +27,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/train/event_file.hpp"
-#include "apps/train/folder_lock.hpp"
+#include "apps/records/event_file.hpp"
+#include "apps/records/folder_lock.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
-#include "core/torch/parameters.hpp"
 
 namespace gossamer::apps {
 
@@ -55,6 +54,15 @@ enum class IfFinished : std::uint8_t {
   /// The run goes on with another process in place of the one that wrote the folder, which may
   /// still have the lock; see RunFolder::take_over().
   kTakeOver,
+};
+
+/// What a user does about a folder that is refused.
+struct FolderWords {
+  /// Before the path of another folder.
+  std::string_view keep = "type run.output_dir=";
+  /// Before the path of the refused folder.
+  std::string_view go_on = "type --resume ";
+  std::string_view replace = "type --overwrite";
 };
 
 /// The page about a run.
@@ -92,7 +100,7 @@ class RunFolder {
   /// and `if_finished` is not kNextNumber. `environment` is the content of environment.json; null:
   /// there is no such file.
   RunFolder(const std::string& path, std::vector<ResolvedValue> config, IfFinished if_finished,
-            Json environment = nullptr);
+            Json environment = nullptr, const FolderWords& words = {});
 
   /// Removes the files of an earlier run, and writes the configuration. Only the first call does.
   /// The other functions that write call it.
@@ -101,6 +109,9 @@ class RunFolder {
   /// `step` is its last step. Call it before the first write. The configuration stays until
   /// write_configuration().
   void resume(std::int64_t metrics_bytes, std::int64_t step);
+  /// Like resume(), with the records of all steps up to `step`, but none of the end of the run.
+  /// Returns the last of these records; null if there is none.
+  Json resume_after(std::int64_t step);
   /// Continues the run that is in the folder, with all that its writer has written up to `step`.
   /// metrics.jsonl becomes a copy, so records that the earlier writer still writes are not in it.
   void take_over(std::int64_t step);
@@ -115,10 +126,11 @@ class RunFolder {
   /// Appends one line. Numbers that are not finite become null. After an error the file is as
   /// before.
   void write_metrics(const Json& record);
-  /// Whether one of the last records of metrics.jsonl is of this kind and step.
-  [[nodiscard]] bool has_record(std::string_view kind, std::int64_t step) const;
-  /// Writes a file of the folder. The tensors must be on the host.
-  void write_model(std::string_view name, const std::vector<NamedTensor>& tensors);
+  /// Whether one of the last records of metrics.jsonl has the kind and the step of this one; among
+  /// records of members, also its epoch.
+  [[nodiscard]] bool has_record(const Json& like) const;
+  /// Where the caller shall write a file of this name.
+  std::string begin_file(std::string_view name);
   /// Replaces the best model by the file `saved`; leaves it if there is no such file. Empty:
   /// removes the best model.
   void replace_best(const std::string& saved) const;

@@ -1,4 +1,4 @@
-#include "apps/train/environment.hpp"
+#include "apps/records/environment.hpp"
 
 #include <array>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "apps/train/left_folder.hpp"
+#include "apps/records/left_folder.hpp"
 
 #include "test/apps/folder.hpp"
 
@@ -12,8 +12,8 @@
 
 #include <gtest/gtest.h>
 
-#include "apps/train/folder_lock.hpp"
-#include "apps/train/run_folder.hpp"
+#include "apps/records/folder_lock.hpp"
+#include "apps/records/run_folder.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -1,12 +1,12 @@
-#include "apps/train/left_folder.hpp"
+#include "apps/records/left_folder.hpp"
 
 #include <algorithm>
 #include <filesystem>
 #include <thread>
 
+#include "apps/records/folder_lock.hpp"
 #include "apps/records/json.hpp"
-#include "apps/train/folder_lock.hpp"
-#include "apps/train/run_folder.hpp"
+#include "apps/records/run_folder.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -1,4 +1,4 @@
-#include "apps/train/event_file.hpp"
+#include "apps/records/event_file.hpp"
 
 #include "test/apps/folder.hpp"
 

@@ -233,6 +233,8 @@ void RunFolder::begin() {
 }
 
 void RunFolder::open_metrics(std::error_code failure) {
+  metrics_.close();
+  metrics_.clear();
   metrics_.open(metrics_path(), std::ios::app);
   if (failure || !metrics_) throw CheckpointError(concat(metrics_path(), " cannot be written"));
 }

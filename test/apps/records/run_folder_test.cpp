@@ -176,6 +176,15 @@ TEST(RunFolder, ResumesAfterAStep) {
   }
 }
 
+TEST(RunFolder, BeginsAfterAStepWhereNoRunWas) {
+  const Folder folder;
+  const std::string path = folder.file("out");
+  RunFolder run(path, {}, IfFinished::kContinue);
+  EXPECT_EQ(run.resume_after(2), Json(nullptr));
+  run.write_metrics({{"step", 3}});
+  EXPECT_EQ(read_file(path + "/metrics.jsonl"), "{\"step\":3}\n");
+}
+
 TEST(RunFolder, RefusesInTheWordsOfItsUser) {
   const Folder folder;
   const std::string path = folder.file("out");

@@ -67,7 +67,7 @@ BELOW = {
     "core/trace": ["core/checkpoint"] + BELOW_CORE,
     "core/torch": CORE + ["comm/start"] + BELOW_CORE,
     # Without LibTorch, so that one module works with every PyTorch.
-    "python": ["apps/lab/plan", "apps/lab/simulate", "core/checkpoint", "core/trace", "topology", "optim", "base"] + CORE + COMM,
+    "python": ["apps/lab/plan", "apps/lab/simulate", "apps/records", "core/checkpoint", "core/trace", "topology", "optim", "base"] + CORE + COMM,
     "apps/data": ["core/checkpoint", "base"],
     "apps/models": ["apps/data"] + LIBRARY,
     "apps/train": ["apps/models", "apps/data", "apps/records"] + LIBRARY,

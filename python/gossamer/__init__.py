@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .devices import local_device
     from .distributed_checkpoint import dcp_state
     from .own_topologies import OwnTopology, World
+    from .run import Run
     from .sampler import ElasticSampler
     from .split import split_for_rank
     from .studies import plan, simulate
@@ -52,6 +53,7 @@ __all__ = [
     "NonFiniteError",
     "OwnTopology",
     "PeerLost",
+    "Run",
     "Session",
     "Topology",
     "World",
@@ -80,6 +82,7 @@ _LATER = {
     "ElasticSampler": "sampler",
     "MembershipChange": "survival",
     "OwnTopology": "own_topologies",
+    "Run": "run",
     "Topology": "topologies",
     "World": "own_topologies",
     "dcp_state": "distributed_checkpoint",

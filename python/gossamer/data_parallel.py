@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -196,7 +197,10 @@ class DecentralizedDataParallel(EngineSteps):
             if self._survival is not None and self.training:
                 self._survival.enter()
         start_ns = self._engine.now_ns()
+        begin = time.perf_counter()
         output = self.module(*args, **kwargs)
+        if torch.is_grad_enabled():
+            self._count_seconds("forward_s", begin)
         self._engine.record("forward", start_ns)
         return output
 
@@ -583,14 +587,18 @@ class DecentralizedDataParallel(EngineSteps):
         self._engine.set_gradient_scale(scale)
 
     def metrics(self) -> dict[str, float]:
-        """Return sums over all steps: steps, bytes sent, seconds of waiting, and more.
+        """Return sums over all steps of this rank, as a dict that trackers of experiments take.
+
+        Its keys: steps, skipped_steps, bytes_sent, wide_differences of a codec, and seconds:
+        forward_s, backward_s; and inside the backward pass pipeline_s with its parts wait_s, for
+        peers, and update_s.
 
         Raises
         ------
         NonFiniteError
             On a GPU: if a step had a gradient that is not finite.
         """
-        own = self._engine.metrics()
+        own = self._engine.metrics() | self._seconds
         return {key: value + self._earlier_metrics.get(key, 0) for key, value in own.items()}
 
     def finish(self) -> None:

@@ -106,6 +106,12 @@ def register_owner(owner: _Owner, *, keep: bool) -> None:
             _state.kept.append(owner)
 
 
+def failure_of_thread() -> BaseException | None:
+    """Return the error with which this thread leaves its session; None if it leaves in order."""
+    failure: BaseException | None = getattr(_state.of_thread, "failure", None)
+    return failure
+
+
 def owners_of(session: Session) -> list[Any]:
     """Return what must end its work before the session is closed."""
     with _state.lock:
@@ -258,6 +264,7 @@ def _leave(session: Session, failure: BaseException | None) -> tuple[BaseExcepti
         if failure is None:
             # Others may still train, or write what they have trained.
             session.lift_timeout()
+        _state.of_thread.failure = failure
         _state.close_owners(session, failed=failure is not None)
         if failure is None:
             session.close()
@@ -265,10 +272,11 @@ def _leave(session: Session, failure: BaseException | None) -> tuple[BaseExcepti
         failure = failure or error
     if failure is None:
         return None, False
-    return failure, session.abort(_code_of(failure), _text_of(failure))
+    return failure, session.abort(exit_code_of(failure), _text_of(failure))
 
 
-def _code_of(error: BaseException) -> int:
+def exit_code_of(error: BaseException) -> int:
+    """Return the code with which a process ends that `error` ends."""
     if isinstance(error, _core.CommError):
         return int(error.exit_code)
     return next((code for kind, code in _CODES if isinstance(error, kind)), _OTHER_CODE)
@@ -291,7 +299,7 @@ def _watch_exit() -> None:
         before(kind, error, trace)
         # Python itself ends with 1 after every exception, and leaves by this one where a hook
         # raises it. A prompt goes on.
-        code = _code_of(error)
+        code = exit_code_of(error)
         is_prompt = hasattr(sys, "ps1") or sys.flags.interactive
         if code not in (_OTHER_CODE, _INTERRUPTED) and not is_prompt:
             raise SystemExit(code)
@@ -311,7 +319,7 @@ def _finalize_at_exit() -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(_code_of(error))
+        os._exit(exit_code_of(error))
     except _core.CommError as error:
         # Another rank has failed, or this one has left early. A trace would show this module alone.
         print(f"gossamer: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -113,6 +114,10 @@ class EngineSteps(torch.nn.Module):
         self._places: dict[int, int] = {}
         self._comes_late = bytearray()
         self.lr_scheduler: Any = None
+        self.step_callbacks: list[Callable[[], None]] = []
+        """Called after every step, before the schedule steps."""
+        self._seconds = {"forward_s": 0.0, "backward_s": 0.0}
+        self._backward_begin = 0.0
         self._handles: list[Any] = []
         refuse_wrapped(trained.with_names())
         self._number_parameters(trained.tensors)
@@ -227,6 +232,7 @@ class EngineSteps(torch.nn.Module):
         if self._survival is not None:
             self._survival.check_entered()
         self._in_backward = True
+        self._backward_begin = time.perf_counter()
         if not self._accumulating:
             self._begin_step()
         self._end_of_backward = at_end_of_backward(self._end_backward)
@@ -235,12 +241,16 @@ class EngineSteps(torch.nn.Module):
     def _end_backward(self) -> None:
         self._in_backward = False
         if self._accumulating:
+            self._count_seconds("backward_s", self._backward_begin)
             return
         if self._updates_in_backward:
             self._passes.end()
         if self._first_pass is not None:
             self._end_first_pass(self._first_pass)
         self._end_step()
+
+    def _count_seconds(self, what: str, begin: float) -> None:
+        self._seconds[what] += time.perf_counter() - begin
 
     def _end_first_pass(self, num_gradients: dict[int, int]) -> None:
         self._first_pass = None
@@ -328,6 +338,11 @@ class EngineSteps(torch.nn.Module):
             self._optimizer.state.after_step(self._engine)
         self._watch.end_step(self._engine, self._trained.names)
         self._optimizer.end_step(self._num_skipped)
+        if self._backward_begin > 0.0:
+            self._count_seconds("backward_s", self._backward_begin)
+            self._backward_begin = 0.0
+        for callback in self.step_callbacks:
+            callback()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
 

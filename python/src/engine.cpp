@@ -337,15 +337,23 @@ std::int64_t Engine::now_ns() const {
 }
 
 void Engine::record(const std::string& what, std::int64_t start_ns) {
+  record_span(what == "forward" ? "forward" : "backward", start_ns);
+}
+
+void Engine::record_span(const char* what, std::int64_t start_ns) {
   if (now_ns() == 0 || start_ns == 0) return;
-  TimelineSpan span{.label = {.what = what == "forward" ? "forward" : "backward"},
+  TimelineSpan span{.label = {.what = what},
                     .step = timeline_->timeline()->step(),
                     .start_ns = start_ns,
                     .end_ns = now_ns()};
   timeline_->timeline()->record(span);
 }
 
-void Engine::before_step() { follow_timeline(/*is_over=*/false); }
+void Engine::before_step() {
+  record_span("step", step_ns_);
+  follow_timeline(/*is_over=*/false);
+  step_ns_ = now_ns();
+}
 
 void Engine::finish() {
   drain();
@@ -373,6 +381,7 @@ nb::dict Engine::metrics() const {
   all["wait_s"] = metrics.wait_s;
   all["update_s"] = metrics.update_s;
   all["pipeline_s"] = metrics.pipeline_s;
+  all["wide_differences"] = metrics.num_wide_differences;
   return all;
 }
 

@@ -189,6 +189,7 @@ class Engine : private ParameterHost {
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
   void follow_timeline(bool is_over);
+  void record_span(const char* what, std::int64_t start_ns);
   /// Has the edges of a topology follow the adaptive factor, if there is one.
   void adapt(std::shared_ptr<const Topology>& topology) const;
   void apply_rule(std::span<const ExternalStep> steps);
@@ -217,6 +218,8 @@ class Engine : private ParameterHost {
   bool is_asynchronous_ = false;
   Logger logger_;
   std::optional<StepTimeline> timeline_;
+  /// When the present step began; 0 while nothing is recorded.
+  std::int64_t step_ns_ = 0;
   /// The metrics at close().
   PipelineMetrics last_metrics_;
   Progress last_progress_;

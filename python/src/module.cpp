@@ -5,6 +5,7 @@
 #include "python/src/device.hpp"
 #include "python/src/engine.hpp"
 #include "python/src/messages.hpp"
+#include "python/src/records.hpp"
 #include "python/src/session.hpp"
 #include "python/src/start.hpp"
 #include "python/src/studies.hpp"
@@ -86,6 +87,7 @@ NB_MODULE(_core, module) {
   python::add_engine(module);
   python::add_topologies(module);
   python::add_studies(module);
+  python::add_records(module);
   module.def("version", [] { return std::string(GOSSAMER_VERSION); });
   module.def("mpi_version", &mpi_version);
   module.def("nccl_version", &nccl_version);

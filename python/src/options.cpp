@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -128,7 +129,9 @@ Pipeline::Config read_engine_options(const Options& root, const World& world) {
 }
 
 std::optional<StepTimeline::Config> read_timeline(const Options& root, bool is_asynchronous) {
-  StepTimeline::Config config{.path = root.read(kTimeline), .about = "Python"};
+  StepTimeline::Config config{.path = root.read(kTimeline)};
+  // A timeline in the folder of a run names the run, as that of the program does.
+  config.about = std::filesystem::path(config.path).parent_path().string();
   if (const auto steps = root.read(kTimelineSteps)) {
     config.steps = {.begin = steps->first, .end = steps->second};
     if (config.path.empty()) {

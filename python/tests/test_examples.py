@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import re
 from pathlib import Path
 
@@ -56,6 +58,30 @@ def test_nanogpt(tmp_path, num_processes):
     text.write_text("the quick brown fox jumps over the lazy dog. " * 50, encoding="utf-8")
     end = accuracies(["nanogpt.py", str(text), "--steps", "60", "--context", "32"], num_processes)
     assert end[-1] > 0.6
+
+
+TRACKER = """
+import json, os
+def init():
+    pass
+def log(record):
+    with open(os.environ["RECORDS"], "a") as file:
+        file.write(json.dumps(record) + "\\n")
+"""
+
+
+def test_records_go_to_a_tracker(tmp_path, monkeypatch):
+    (tmp_path / "tracker.py").write_text(TRACKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("RECORDS", str(tmp_path / "tracked.jsonl"))
+    folder = tmp_path / "run"
+    end = accuracies(["records.py", str(folder), "--tracker", "tracker"], 1)
+    assert end[-1] > 0.8
+    tracked = [json.loads(line) for line in (tmp_path / "tracked.jsonl").read_text().splitlines()]
+    written = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in tracked] == [r["step"] for r in written]
+    assert tracked[0]["loss"] == written[0]["loss"]
+    assert tracked[-1]["steps"] == 300
 
 
 def test_the_document_of_algorithms_codecs_and_checkpoints_runs(tmp_path, monkeypatch):

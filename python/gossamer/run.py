@@ -198,7 +198,7 @@ class Run:
         if survival is None:
             ends = self._tell_end()
         else:
-            ends = survival.together(None, self._tell_end, _nothing) or []
+            ends = survival.together("end", self._tell_end, _nothing) or []
         if self._out is not None:
             final = json.loads(_core.final_record(json.dumps(ends), self._step))
             if not any(rank["samples"] for rank in ends):
@@ -319,13 +319,16 @@ class Run:
         seconds = now - self._mark
         if self._measured is not None:
             self._end_window()
+        step = self._model.num_steps
+        # A rank that has joined since the step of the record tells as well, and has no figures.
+        if step > 1 and (step - 1) % self._every == 0:
             self._tell()
         self._window.steps += 1
         self._window.seconds += seconds
         self._num_steps += 1
         self._train_s += seconds
-        self._step = self._model.num_steps
-        if self._step % self._every == 0:
+        self._step = step
+        if step % self._every == 0:
             self._measured = self._measure()
         self._mark = time.monotonic()
 

@@ -333,7 +333,7 @@ from test_survival import Total
 
 # When to evaluate; "loads": after steps, with batches that processes fetch ahead.
 evaluates = sys.argv[1]
-# For so many steps; where a number of ranks follows, until there are so many, and then as many more.
+# For so many steps. Where a number of ranks follows: so many steps after there are these ranks.
 steps, awaited = int(sys.argv[2]), int((sys.argv[3:] or ["0"])[0])
 rank, size = gs.initialize_dist(survive=True)
 torch.set_num_threads(1)

@@ -177,31 +177,6 @@ TEST_P(Faults, StrikeOperationsThatTheCallerWaitsFor) {
   }
 }
 
-TEST(FaultInjector, CountsTheOperationsThatFit) {
-  FaultInjector injector({{.kind = Kind::kSlow,
-                           .member = 4,
-                           .what = "sum",
-                           .bucket = 2,
-                           .peer = 7,
-                           .skip = 1,
-                           .times = 2}});
-  const FaultInjector::Operation fitting{
-      .member = 4, .peers = {6, 7}, .label = {.what = "sum", .bucket = 2, .round = 9}};
-  std::vector<FaultInjector::Operation> others(4, fitting);
-  others[0].member = 5;
-  others[1].peers = {6};
-  others[2].label.what = "exchange";
-  others[3].label.bucket = 1;
-  std::vector<std::size_t> strikes;
-  for (int i = 0; i < 5; ++i) {
-    for (const auto& other : others) EXPECT_TRUE(injector.strike(other, Moment::kBefore).empty());
-    EXPECT_TRUE(injector.strike(fitting, Moment::kAfter).empty());
-    strikes.push_back(injector.strike(fitting, Moment::kBefore).size());
-  }
-  EXPECT_EQ(strikes, (std::vector<std::size_t>{0, 1, 1, 0, 0}));
-  EXPECT_EQ(injector.num_strikes(), 2);
-}
-
 /// What docs/guide/fault_tolerance.md shows.
 TEST(FaultInjector, IsPartOfTheOptionsOfALaunch) {
   const auto body = [](Communicator& communicator, const World& /*world*/) {

@@ -523,6 +523,22 @@ def test_every_step_is_there_once_when_a_rank_dies(tmp_path, algorithm, victim):
     assert (tmp_path / "report.html").exists()
 
 
+def test_a_rank_that_dies_before_the_end_of_the_run_costs_no_record(tmp_path):
+    def work():
+        model = make()
+        with quiet(tmp_path, model) as run:
+            train(model, run, 6)
+            run.evaluation(accuracy=0.5)
+            if rank() == 0:
+                raise Death
+
+    gs.run_threads(3, work, survive=True)
+    assert steps_in(tmp_path) == [1, 2, 3, 4, 5, 6]
+    assert [record["step"] for record in records(tmp_path, "eval")] == [6]
+    assert records(tmp_path, "final")[0]["world_size"] == 2
+    assert status(tmp_path)["state"] == "done"
+
+
 def test_two_deaths_leave_the_records_to_the_last_rank(tmp_path):
     def work():
         model = make()

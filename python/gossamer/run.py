@@ -586,7 +586,14 @@ class _Window:
 
     def add(self, values: Mapping[str, torch.Tensor | float]) -> None:
         for name, value in values.items():
-            own = value.detach() if isinstance(value, torch.Tensor) else float(value)
+            if not isinstance(value, torch.Tensor):
+                own: torch.Tensor | float = float(value)
+            elif value.numel() == 1:
+                own = value.detach()
+            else:
+                raise _core.ConfigError(
+                    f"log(): {name} has {value.numel()} values, allowed: one, as of a mean()"
+                )
             self.values.setdefault(name, []).append(own)
 
 

@@ -50,7 +50,7 @@ double number(const Json& told, const char* key) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
-/// JSON as Python's module writes it, in which NaN is null.
+/// The text of a value, in which numbers that are not finite are null.
 std::string text_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

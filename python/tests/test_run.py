@@ -156,6 +156,17 @@ def test_names_of_every_record_are_refused(tmp_path):
     alone(work)
 
 
+def test_a_loss_of_several_values_is_refused(tmp_path):
+    def work():
+        with (
+            quiet(tmp_path, make()) as run,
+            pytest.raises(gs.ConfigError, match=r"log\(\): loss has 3 values, allowed: one"),
+        ):
+            run.log(torch.zeros(3))
+
+    alone(work)
+
+
 def test_an_evaluation_is_the_mean_of_the_ranks_that_note_it(tmp_path):
     def work():
         model = make()

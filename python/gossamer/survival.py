@@ -393,10 +393,10 @@ class Survival:
         agree("their optimizers", model._optimizer.description)
         agree("their options", lines)
         if has_new and session.members != self._fitting_members:
-            # The ranks that have joined fit, and vote in the next world.
+            # The ranks that have joined fit, and vote in the next world. A rank that loses another
+            # one meanwhile meets them there.
             self._fitting_members = list(session.members)
-            session.reconfigure(steps)
-            return self._resume()
+            raise _core.PeerLost(self._reason)
         others = [*model._untrained(), *model.module.buffers()]
         is_beginning = all(one["steps"] == 0 for one in everyone)
         if is_beginning:

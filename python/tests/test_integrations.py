@@ -13,7 +13,7 @@ from conftest import needs_mpi, rank, run_python
 import gossamer as gs
 from gossamer.checks import compare_modules
 from gossamer.integrations import meeting
-from gossamer.integrations.mean import refuse_asynchronous
+from gossamer.integrations.mean import refuse_asynchronous, refuse_survival
 
 PROCESSES = pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=needs_mpi)])
 
@@ -705,3 +705,13 @@ def test_a_process_group_begins_under_torchrun(tmp_path):
     done = run_python([*torchrun, str(path)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "has done it" in done.stdout
+
+
+def test_libraries_that_wait_for_all_ranks_of_the_beginning_are_refused():
+    def work():
+        with pytest.raises(gs.ConfigError, match=r"survive=True, and Lightning deals data, which"):
+            refuse_survival("Lightning", "deals data")
+        return True
+
+    assert gs.run_threads(2, work, survive=True) == [True, True]
+    gs.run_threads(2, lambda: refuse_survival("Lightning", "deals data"))

@@ -16,7 +16,6 @@ from conftest import flat, loss_of, make_mlp, rank
 from test_optimizers import IN_PYTHON, OPTIMIZERS
 
 import gossamer as gs
-from gossamer.compat.ddp import DistributedDataParallel
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "python" / "survive.py"
 
@@ -286,10 +285,6 @@ def test_a_second_wrapper_comes_after_the_end_of_the_first():
 
 def test_what_does_not_go_together_is_refused():
     def work():
-        with pytest.raises(
-            gs.ConfigError, match=r"survive=True.*DecentralizedDataParallel|allowed"
-        ):
-            DistributedDataParallel(make_mlp())
         with pytest.raises(gs.ConfigError, match="timeline"):
             gs.DecentralizedDataParallel(
                 make_mlp(), OPTIMIZERS["sgd"], options={"timeline": "run.json"}

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map_only
 
 from .. import _core
 from ..checks import share_tensors
-from ..distributed import Session, initialize_dist
+from ..distributed import Session, current_session, initialize_dist
 from .joining import Joining, joined
 from .trainer import Before, Trainer
 
@@ -54,6 +54,9 @@ class DistributedDataParallel(torch.nn.Module):
     ``find_unused_parameters=True``. A gradient that is not finite ends the run with a
     NonFiniteError when an optimizer steps with it; with ``options={"nonfinite": "skip"}``, all
     ranks leave the step out. A torch.amp.GradScaler leaves out a step on all ranks together.
+
+    In a session with survive=True the loop goes on when ranks die, and others may join it. A rank
+    that joins has the optimizers' states of rank 0 from its own optimizers' first steps on.
 
     Parameters
     ----------
@@ -119,10 +122,17 @@ class DistributedDataParallel(torch.nn.Module):
             raise _core.ConfigError(f"bucket_cap_mb is {bucket_cap_mb}, allowed: more than 0")
         if session is None:
             initialize_dist()
+            session = current_session()
         name = algorithm if isinstance(algorithm, str) else algorithm.get("name")
         self.module = module
         self._sums_gradients = name == "allreduce"
         self._broadcasts_buffers = broadcast_buffers and self._sums_gradients
+        if session.is_elastic and self._shared_buffers():
+            raise _core.ConfigError(
+                "broadcast_buffers is True, and ranks that may be lost or join share no buffers "
+                "before a forward pass, allowed: broadcast_buffers=False in a session with "
+                "survive=True"
+            )
         self._take_trainer(
             functools.partial(
                 Trainer,
@@ -149,6 +159,11 @@ class DistributedDataParallel(torch.nn.Module):
             wrapper = own()
             assert wrapper is not None
             before = wrapper._trainer
+            if before.session.is_elastic:
+                raise _core.ConfigError(
+                    "parameters that are trained only now, and survive=True, allowed: to call "
+                    "finish(), and to wrap the module again"
+                )
             if before.joining is not None:
                 raise _core.ConfigError(
                     "parameters that are trained only now, inside of join(), where ranks without a "
@@ -177,6 +192,8 @@ class DistributedDataParallel(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module, with rank 0's buffers where broadcast_buffers says so."""
         is_trained = torch.is_grad_enabled()
+        if is_trained and self.training:
+            self._trainer.enter()
         if is_trained and self._sums_gradients:
             self._begin_pass()
         elif is_trained:
@@ -194,11 +211,12 @@ class DistributedDataParallel(torch.nn.Module):
         """Do what all ranks do before a forward pass that is to be trained on."""
         if self._trainer.lacks(self.module.parameters()):
             self._trainer.renew()
-        if self._broadcasts_buffers and self._trainer.turn.shares_buffers:
+        buffers = self._shared_buffers()
+        if buffers and self._trainer.turn.shares_buffers:
             if self._trainer.joining is not None:
                 self._trainer.joining.share_buffers()
             else:
-                share_tensors(self.session, self._shared_buffers())
+                share_tensors(self.session, buffers)
 
     def _shared_buffers(self) -> list[torch.Tensor]:
         return list(self.module.buffers()) if self._broadcasts_buffers else []
@@ -323,6 +341,15 @@ class DistributedDataParallel(torch.nn.Module):
     def write_parameters(self) -> contextlib.AbstractContextManager[None]:
         """Write parameters inside the scope, as in DecentralizedDataParallel. Collective."""
         return self._trainer.write_parameters()
+
+    @property
+    def num_steps(self) -> int:
+        """The steps that this rank has made, as in DecentralizedDataParallel."""
+        return self._trainer.num_steps
+
+    def register_state(self, name: str, owner: Any) -> None:
+        """Have ranks that join know the state of an object, as in DecentralizedDataParallel."""
+        self._trainer.register_state(name, owner)
 
     @property
     def is_average(self) -> bool:

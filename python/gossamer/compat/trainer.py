@@ -23,7 +23,7 @@ from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session
 from ..optimizer_state import forget_float32, keep_float32
 from .joining import Joining, refuse_scaler
-from .user_optimizers import LaterParameters, NoUpdate, UserOptimizer, without_parameters
+from .user_optimizers import YOURS, LaterParameters, NoUpdate, UserOptimizer, without_parameters
 
 
 class Turn:
@@ -88,6 +88,7 @@ class Trainer(DecentralizedDataParallel):
         if sums_gradients:
             given["keeps_nonfinite"] = True
         super().__init__(module, NoUpdate, topology, options=given, **options)
+        self._optimizer.description = YOURS
         self._sums_gradients = sums_gradients
         self._order: list[int] = []
         self._index = {id(p): i for i, p in enumerate(self._trained.tensors)}
@@ -192,6 +193,7 @@ class Trainer(DecentralizedDataParallel):
         if self.lacks(params):
             self._check_others(params)
             return self.renew().before_step(optimizer, args, kwargs)
+        self._take_later_state(optimizer)
         keep_float32(optimizer)
         self._optimizer = self._own_of(optimizer)
         return (without_parameters(optimizer), *args[1:]), kwargs
@@ -227,6 +229,11 @@ class Trainer(DecentralizedDataParallel):
         """
         if self.joining is not None:
             refuse_scaler()
+        if self._session.is_elastic:
+            raise _core.ConfigError(
+                "torch.amp.GradScaler: its scale is counted by ranks that stay the same, and this "
+                "session has survive=True, allowed: bfloat16, which needs no scaler"
+            )
         if self._sums_gradients:
             return found
         (total,) = self._session.sum([float(sum(flag.item() for flag in found.values()))])
@@ -296,6 +303,10 @@ class Trainer(DecentralizedDataParallel):
     def begin_join(self, joining: Joining) -> None:
         """Tell the others from now on what this rank does."""
         self._check("join()")
+        if self._session.is_elastic:
+            raise _core.ConfigError(
+                "join(): survive=True lets no rank end earlier, allowed: no join()"
+            )
         if self._engine.is_asynchronous:
             raise _core.ConfigError(
                 "join(): the ranks of this algorithm make different numbers of steps anyway"
@@ -367,15 +378,36 @@ class Trainer(DecentralizedDataParallel):
             self._own_factor = self._factor_of(weight, sum(weights))
         return len(weights)
 
+    # Ranks that are lost, and that join.
+
+    def enter(self) -> None:
+        """Begin, or join the others, before a forward pass that is to be trained on."""
+        if self._survival is not None:
+            self._survival.enter()
+
+    def _numbers(self) -> dict[str, Any]:
+        """Return also the states of the user's optimizers, and the parameters that they updated.
+
+        Where gradients are averaged, a rank joins before the others' optimizers have stepped.
+        """
+        own = super()._numbers()
+        own["optimizers"] = [(self._indices_of(o), o.state_dict()) for o in self._later.known()]
+        own["parameters"] = [p.detach().cpu() for p in self._averaged()]
+        return own
+
+    def _take_numbers(self, numbers: Mapping[str, Any]) -> None:
+        super()._take_numbers(numbers)
+        self._later_states = list(numbers["optimizers"])
+        with torch.no_grad():
+            for p, value in zip(self._averaged(), numbers["parameters"], strict=True):
+                p.copy_(value)
+
+    def _averaged(self) -> list[torch.nn.Parameter]:
+        return self._trained.tensors if self._sums_gradients else []
+
     # The steps of the engine.
 
     def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
-        if session.is_elastic:
-            raise _core.ConfigError(
-                "DistributedDataParallel of gossamer.compat leaves the steps to the optimizer, and "
-                "ranks that are lost cannot be replaced there, allowed: "
-                "gossamer.DecentralizedDataParallel in a session with survive=True"
-            )
         before = self._before
         if before is None:
             super()._begin_with(session, module)

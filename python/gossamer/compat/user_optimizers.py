@@ -14,6 +14,9 @@ from ..changed_module import STEPS_BEFORE_WARNING, warn_of_untrained
 from ..groups import WrappedOptimizer, first_needed_argument
 from ..parameters import EngineParameters
 
+# A rank that joins a run has none yet, and one that lacks steps may be at another one.
+YOURS = "the optimizers of the loop"
+
 
 class NoUpdate(torch.optim.Optimizer):
     """Leaves the parameters as they are, and the gradients to the user's optimizer."""
@@ -35,6 +38,7 @@ class UserOptimizer(WrappedOptimizer):
         if self.state is not None:
             self.state.release()
         self.rule = self.state = None
+        self.description = YOURS
         # The user's own call of step() runs the hooks, and the engine has all gradients then.
         self.sees_whole_step = False
 

@@ -25,7 +25,7 @@ from accelerate import Accelerator
 from .._core import ConfigError
 from ..compat.ddp import DistributedDataParallel
 from ..distributed import current_session, initialize_dist
-from .mean import refuse_asynchronous
+from .mean import refuse_asynchronous, refuse_survival
 from .meeting import reachable_place
 
 __all__ = ["GossamerAccelerator", "meet_accelerate"]
@@ -34,6 +34,7 @@ __all__ = ["GossamerAccelerator", "meet_accelerate"]
 def meet_accelerate() -> None:
     """Tell Accelerate of the session's processes. Collective, before TrainingArguments are made."""
     rank, size = initialize_dist()
+    refuse_survival("Accelerate", "deals data and gathers numbers")
     if size == 1:
         return
     session = current_session()
@@ -89,6 +90,7 @@ class GossamerAccelerator(Accelerator):
         self.of_present = _nobody
         refuse_asynchronous("Accelerate", self._gossamer)
         _, size = initialize_dist()
+        refuse_survival("Accelerate", "deals data and gathers numbers")
         if self.num_processes != size:
             raise ConfigError(
                 f"Accelerate knows {self.num_processes} processes, and gossamer {size}, allowed: "

@@ -31,7 +31,7 @@ from ..compat.ddp import DistributedDataParallel
 from ..compat.joining import Joining
 from ..devices import on_host
 from ..distributed import current_session, initialize_dist
-from .mean import mean_of, refuse_asynchronous
+from .mean import mean_of, refuse_asynchronous, refuse_survival
 from .meeting import begin_process_group
 
 __all__ = ["GossamerStrategy"]
@@ -76,6 +76,7 @@ class GossamerStrategy(ParallelStrategy):
         self._options = options
         self.global_rank, self.world_size = initialize_dist()
         self._session = current_session()
+        refuse_survival("Lightning", "deals data and has ranks meet before every batch")
         self.local_rank = self._session.local_rank
         self._scope = contextlib.ExitStack()
         self._epochs: _UnevenEpochs | None = None

@@ -10,8 +10,9 @@ import torch
 
 from .._core import ConfigError
 from ..compat.ddp import DistributedDataParallel
+from ..distributed import current_session
 
-__all__ = ["mean_of", "refuse_asynchronous"]
+__all__ = ["mean_of", "refuse_asynchronous", "refuse_survival"]
 
 
 def refuse_asynchronous(library: str, options: Mapping[str, Any]) -> None:
@@ -32,6 +33,29 @@ def refuse_asynchronous(library: str, options: Mapping[str, Any]) -> None:
             f"algorithm is async_gossip, and {library} waits for all ranks at the same steps, "
             "allowed: an algorithm whose ranks go in step, such as gossip; async_gossip trains in "
             "a loop of your own"
+        )
+
+
+def refuse_survival(library: str, what: str) -> None:
+    """Refuse a session that may lose ranks.
+
+    Parameters
+    ----------
+    library
+        Whose loop trains.
+    what
+        What of the library waits for all ranks of the beginning.
+
+    Raises
+    ------
+    ConfigError
+        In a session with survive=True.
+    """
+    if current_session().is_elastic:
+        raise ConfigError(
+            f"the session has survive=True, and {library} {what}, which ends or hangs when a rank "
+            "of PyTorch's process group is lost, allowed: a loop of your own with "
+            "gossamer.compat.ddp.DistributedDataParallel or gossamer.DecentralizedDataParallel"
         )
 
 

@@ -412,9 +412,9 @@ def num_broadcasts(monkeypatch):
     counts = {}
     broadcast = gs.Session.broadcast
 
-    def counting(session, memory):
+    def counting(session, memory, root):
         counts[session.rank] = counts.get(session.rank, 0) + 1
-        broadcast(session, memory)
+        broadcast(session, memory, root)
 
     monkeypatch.setattr(gs.Session, "broadcast", counting)
     return counts

@@ -92,12 +92,13 @@ def test_several_optimizers_and_deaths():
     def work():
         net = make_mlp()
         model = DistributedDataParallel(net, algorithm="gossip", topology="base-k")
-        dies = {4: 3, 3: 7}.get(rank())
+        me = rank()
+        dies = {4: 3, 3: 7}.get(me)
         own = [torch.optim.SGD(net[0].parameters(), lr=0.05), ALL["adamw"](net[2].parameters())]
         for step in range(NUM_STEPS):
             if step == dies:
                 raise Death
-            loss_of(model, rank(), step).backward()
+            loss_of(model, me, step).backward()
             for optimizer in own:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -111,18 +112,19 @@ def test_several_optimizers_and_deaths():
 
 def test_micro_batches_and_a_rank_that_leaves_out_a_batch():
     def work():
+        own = rank()
         model = DistributedDataParallel(make_mlp())
         optimizer = ALL["momentum"](list(model.parameters()))
         for step in range(NUM_STEPS):
-            if rank() == 1 and step == 6:
+            if own == 1 and step == 6:
                 raise Death
             optimizer.zero_grad()
             with model.no_sync():
-                loss_of(model, rank(), 100 + step).backward()
-            if rank() == 0 and step == 7:
+                loss_of(model, own, 100 + step).backward()
+            if own == 0 and step == 7:
                 model.finish_step()
             else:
-                loss_of(model, rank(), step).backward()
+                loss_of(model, own, step).backward()
             optimizer.step()
         return flat(model).clone()
 

@@ -9,6 +9,7 @@ import torch
 from conftest import batch, flat, loss_of, make_mlp, rank
 from test_ddp import mean_loss
 from test_optimizers import IN_PYTHON, OPTIMIZERS
+from test_survival import launch
 
 import gossamer as gs
 
@@ -99,6 +100,34 @@ def test_a_rank_that_leaves_out_batches_is_named_with_its_steps(algorithm, stays
 
     with pytest.raises(gs.CommError, match=r"rank 1 is \d steps? behind: it has begun 4, and"):
         gs.run_threads(2, train, timeout_s=1)
+
+
+SKIPS = """
+import time
+import torch
+import gossamer as gs
+from conftest import loss_of, make_mlp
+
+rank, _ = gs.initialize_dist(timeout_s=2)
+model = gs.DecentralizedDataParallel(
+    make_mlp(), lambda ps: torch.optim.SGD(ps, lr=0.05), algorithm="allreduce"
+)
+for step in range((6, 4)[rank]):
+    loss_of(model, rank, step).backward()
+while rank == 1:
+    # Its own thread communicates nothing.
+    time.sleep(0.05)
+    gs.current_session().check()
+"""
+
+
+def test_processes_know_the_steps_of_a_rank_that_is_silent(tmp_path):
+    path = tmp_path / "skips.py"
+    path.write_text(SKIPS)
+    process = launch(path, options=("-n", "2"))
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 74
+    assert "rank 1 is 1 step behind: it has begun 4, and rank 0 has begun 5" in errors
 
 
 def tokens_of(rank, step):

@@ -304,9 +304,7 @@ class Trainer(DecentralizedDataParallel):
         """Tell the others from now on what this rank does."""
         self._check("join()")
         if self._session.is_elastic:
-            raise _core.ConfigError(
-                "join(): survive=True lets no rank end earlier, allowed: no join()"
-            )
+            raise _core.ConfigError("join(): with survive=True no rank may end earlier than others")
         if self._engine.is_asynchronous:
             raise _core.ConfigError(
                 "join(): the ranks of this algorithm make different numbers of steps anyway"

@@ -115,7 +115,7 @@ ProgressWorker::Diagnosis MpiWatch::diagnose(const std::vector<int>& peers) {
     }
   } while (!silent.empty() && std::chrono::steady_clock::now() < end);
   if (silent.empty()) {
-    const std::string known = attendance_->behind();
+    const std::string known = attendance_->behind(peers);
     return {peers, known.empty() ? std::string(ProgressWorker::kAllAlive) : known,
             /*are_alive=*/true};
   }
@@ -136,6 +136,14 @@ void MpiWatch::tell_failure(ExitCode code, std::string_view reason) {
 }
 
 void MpiWatch::tell_leaving() { send_to_all({.kind = Kind::kLeaving}); }
+
+void MpiWatch::ask() {
+  for (int rank = 0; rank < size_; ++rank) {
+    // What was known is of an earlier wait.
+    if (rank != rank_) attendance_->tell_steps(rank, -1);
+  }
+  send_to_all({.kind = Kind::kProbe});
+}
 
 void MpiWatch::wait_for_messages() {
   std::vector<int> others;

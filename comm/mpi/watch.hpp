@@ -34,7 +34,7 @@ class MpiWatch {
   /// its own failure.
   void service();
   /// Probes all ranks, whose answers tell their steps to the attendance.
-  void ask() { send_to_all({.kind = Kind::kProbe}); }
+  void ask();
   /// Probes all ranks and waits up to two seconds for answers. Tells the ranks that answered about
   /// one that did not. Returns the silent ranks, or `peers` where all have answered.
   ProgressWorker::Diagnosis diagnose(const std::vector<int>& peers);

@@ -235,7 +235,10 @@ void Link::handle(const Frame& frame, const std::string& text) {
     throw FrameError(concat("a frame of epoch ", frame.epoch, ", and this one is ", epoch_));
   }
   if (is_abandoned_ && frame.kind != FrameKind::kNews) return;
-  if (frame.kind != FrameKind::kBeat && frame.kind != FrameKind::kBroken) idle_s_ = 0.0;
+  if (frame.kind != FrameKind::kBeat && frame.kind != FrameKind::kBroken) {
+    idle_s_ = 0.0;
+    if (frame.kind != FrameKind::kNews) hooks_.stepped(-1);
+  }
   switch (frame.kind) {
     case FrameKind::kReady:
       return messages_.handle_ready(frame);

@@ -32,7 +32,7 @@ class Link {
     std::function<void()> moved;
     /// The peer brings news.
     std::function<void(const Frame& frame, const std::string& text)> news;
-    /// The peer has begun so many steps.
+    /// The peer has begun so many steps; -1: it goes on, and what it has told is old.
     std::function<void(std::int64_t num_steps)> stepped;
     /// The peer is gone, or breaks the protocol.
     std::function<void(const std::string& reason)> lost;

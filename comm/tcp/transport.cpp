@@ -367,7 +367,7 @@ Transport::Wait Transport::reason_of_wait(const std::vector<int>& peers) {
                     "others cannot reach (comm.interface)")},
             true};
   }
-  std::string known = config_.attendance->behind();
+  std::string known = config_.attendance->behind(peers);
   if (known.empty()) known = hint(peers);
   return {
       {peers, known.empty() ? std::string(ProgressWorker::kAllAlive) : known, /*are_alive=*/true},

@@ -4,7 +4,8 @@
 
 namespace gossamer {
 
-std::string Attendance::behind() const {
+std::string Attendance::behind(const std::vector<int>& peers) const {
+  if (std::ranges::any_of(peers, [this](int peer) { return num_steps(peer) < 0; })) return "";
   int first = -1;
   int last = -1;
   for (int rank = 0; rank < static_cast<int>(num_told_.size()); ++rank) {

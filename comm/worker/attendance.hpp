@@ -38,9 +38,13 @@ class Attendance {
   [[nodiscard]] std::int64_t num_steps(int rank) const {
     return num_told_.at(static_cast<std::size_t>(rank)).load(std::memory_order_relaxed) - 1;
   }
-  /// A sentence about the rank that is the most steps behind another one; empty: none is behind, as
-  /// far as this rank knows.
-  [[nodiscard]] std::string behind() const;
+  /// Whether this rank knows the steps of all ranks.
+  [[nodiscard]] bool knows_all() const {
+    return std::ranges::all_of(num_told_, [](const auto& told) { return told.load() > 0; });
+  }
+  /// A sentence about the rank that is the most steps behind another one, for a rank that waits for
+  /// `peers`. Empty: none is behind, as far as this rank knows, or the steps of a peer are unknown.
+  [[nodiscard]] std::string behind(const std::vector<int>& peers) const;
 
  private:
   std::vector<std::atomic<bool>> has_left_;

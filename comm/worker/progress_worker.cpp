@@ -302,13 +302,15 @@ void ProgressWorker::notice(const Active& late) {
   // A kernel may take as long as it wants, and a rank that has done its work waits for the others.
   if (has_noticed_ || !has_limit_ || late.wait != Wait::kPeers) return;
   if (config_.ask && !std::exchange(has_asked_, true)) config_.ask();
-  std::string known = behind();
+  const std::vector<int> peers = late.operation->waiting_for();
+  // The first answer may be of a rank that waits, too.
+  const bool awaits_answers = has_asked_ && !config_.attendance->knows_all();
+  std::string known = awaits_answers ? "" : behind(peers);
   const double waited_s =
       known.empty() ? config_.notice_s : std::min(patience_s_, config_.notice_s);
   if (late.waited_s <= waited_s) return;
   has_noticed_ = true;
   patience_s_ = std::min(2.0 * patience_s_, config_.notice_s);
-  const std::vector<int> peers = late.operation->waiting_for();
   if (known.empty() && config_.hint) known = config_.hint(peers);
   const CommError text(
       {.rank = config_.rank, .peers = peers, .label = late.context.label},
@@ -332,7 +334,7 @@ void ProgressWorker::check_attendance(Active& entry, double elapsed_s) const {
   const std::string text = concat(peers.size() == 1 ? "that rank has" : "these ranks have",
                                   " left the run; all ranks make the same calls");
   if (config_.survives) throw PeerLost(context, text, /*is_own=*/true);
-  const std::string known = behind();
+  const std::string known = behind(peers);
   throw CommError(context, known.empty() ? text : concat(text, "; ", known));
 }
 
@@ -347,9 +349,9 @@ void ProgressWorker::give_up(Active& late) {
     throw DeviceError(error.what());
   }
   const std::string so_far = limit + text_of(late.progress);
-  const std::string known = behind();
-  Diagnosis diagnosis{late.operation->waiting_for(),
-                      known.empty() ? "it has not come to this point" : known,
+  const std::vector<int> peers = late.operation->waiting_for();
+  const std::string known = behind(peers);
+  Diagnosis diagnosis{peers, known.empty() ? "it has not come to this point" : known,
                       /*are_alive=*/true};
   const OpLabel& label = late.context.label;
   if (has_limit_) has_stalled_ = !ended_.contains({label.what, label.bucket});

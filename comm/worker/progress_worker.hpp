@@ -254,8 +254,8 @@ class ProgressWorker {
   bool is_late(Active& entry, double limit_s) const;
   /// Warns of an operation that waits long for its peers, if it is time.
   void notice(const Active& late);
-  [[nodiscard]] std::string behind() const {
-    return config_.attendance ? config_.attendance->behind() : "";
+  [[nodiscard]] std::string behind(const std::vector<int>& peers) const {
+    return config_.attendance ? config_.attendance->behind(peers) : "";
   }
   /// Throws, unless the timeout has been lifted and all ranks are alive: then the operation waits
   /// on.

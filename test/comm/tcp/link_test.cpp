@@ -355,6 +355,8 @@ TEST(Link, TellsStepsWithASignOfLife) {
   EXPECT_EQ(ends.num_steps, 9);
   ends.send(*ends.control, {.kind = FrameKind::kBeat});
   EXPECT_EQ(ends.num_steps, 9);
+  ends.send(*ends.control, {.kind = FrameKind::kReady, .key = kFirst, .offset = 4});
+  EXPECT_EQ(ends.num_steps, -1);
 }
 
 /// Signs of life are no progress; what belongs to messages is, in either direction.

@@ -196,3 +196,55 @@ def test_a_module_is_started(script, run, monkeypatch):
     path = script("import sys\nprint(__name__, sys.argv[1:])\n")
     monkeypatch.chdir(path.parent)
     assert run("-n", "1", "-m", "script", "-n", "7")[:2] == (0, "__main__ ['-n', '7']\n")
+
+
+RESTARTED = """
+import os, signal, sys, time
+import torch, gossamer as gs
+from conftest import loss_of, make_mlp
+
+restarted = int(os.environ["TORCHELASTIC_RESTART_COUNT"]) > 0
+place = os.environ["GOSSAMER_RENDEZVOUS"]
+gs.initialize_dist(survive=True, join=place if restarted else "")
+torch.set_num_threads(1)
+model = gs.DecentralizedDataParallel(make_mlp(), torch.optim.AdamW, "base-k")
+last = model.num_steps + 20 if restarted else None
+
+def note(change):
+    global last
+    if change.joined:
+        last = change.step + 20
+
+model.session.on_change(note)
+while last is None or model.num_steps < last:
+    if sys.argv[1] == "dies" and not restarted and model.num_steps == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss_of(model, 0, model.num_steps).backward()
+    time.sleep(0.01)
+print("end", model.session.members, flush=True)
+"""
+
+
+def test_a_rank_that_torchrun_starts_again_joins(script, tmp_path, monkeypatch):
+    monkeypatch.setenv("GOSSAMER_SECRET", "a secret for these tests")
+    monkeypatch.setenv("GOSSAMER_RENDEZVOUS", f"file:{tmp_path}")
+    monkeypatch.setenv("GOSSAMER_WORLD_SIZE", "3")
+    monkeypatch.syspath_prepend(os.path.dirname(__file__))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    path = script(RESTARTED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
+    hosts = [
+        subprocess.Popen(
+            [*torchrun, f"--nproc-per-node={number}", str(path), what],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, what in ((2, "lives"), (1, "dies"))
+    ]
+    ends = [(*host.communicate(timeout=150), host.returncode) for host in hosts]
+    assert [code for _, _, code in ends] == [0, 0], ends
+    members = re.findall(r"end (.*)", "".join(out for out, _, _ in ends))
+    assert len(members) == 3, ends
+    assert len(set(members)) == 1
+    assert "3]" in members[0]

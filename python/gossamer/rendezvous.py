@@ -24,6 +24,12 @@ _LONGEST_PAUSE_S = 0.1
 _CONNECT_S = 1.0
 _AGAIN_S = 2.0
 _QUIET_S = 10.0
+_VANISHED = (
+    (socket.TCP_USER_TIMEOUT, 10_000),
+    (socket.TCP_KEEPIDLE, 5),
+    (socket.TCP_KEEPINTVL, 5),
+)
+"""Options of TCP by which a connection ends after about 10 s in which the other host is silent."""
 
 _logger = logging.getLogger(__name__)
 
@@ -185,25 +191,35 @@ def leave_to_parent(store: Any) -> None:
     if not isinstance(store, Served):
         return
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for name in os.listdir("/proc/self/fd"):
-        if _port_of(int(name)) == store.store.port:
+    for number, connection in _tcp_sockets():
+        if connection.getsockname()[1] == store.store.port:
             # The number stays taken for those who close it later.
-            os.dup2(nothing, int(name), inheritable=False)
+            os.dup2(nothing, number, inheritable=False)
     os.close(nothing)
 
 
-def _port_of(fd: int) -> int | None:
-    """Return the port of this end of a TCP socket; None for other descriptors."""
-    try:
-        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-            return None
-        with socket.socket(fileno=os.dup(fd)) as copy:
-            if copy.family not in (socket.AF_INET, socket.AF_INET6):
-                return None
-            port: int = copy.getsockname()[1]
-            return port
-    except OSError:
-        return None
+def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
+    """Give the number of each TCP socket of this process, and a copy of it."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as copy:
+                    is_tcp = copy.family in (socket.AF_INET, socket.AF_INET6)
+                    if is_tcp and copy.type == socket.SOCK_STREAM:
+                        yield int(name), copy
+
+
+def _limit_waits(port: int) -> None:
+    """Have a client's calls fail where the host that serves the port has vanished.
+
+    PyTorch itself would wait until the kernel gives the connection up, which takes 15 minutes.
+    """
+    for _, connection in _tcp_sockets():
+        with contextlib.suppress(OSError):
+            if connection.getpeername()[1] == port:
+                for option, value in _VANISHED:
+                    connection.setsockopt(socket.IPPROTO_TCP, option, value)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def serve(host: str, listening: int, port: int, timeout_s: float) -> Any:
@@ -258,13 +274,15 @@ def _open_torch_store(start: Start, timeout_s: float) -> tuple[_TorchStore, bool
 
         def connect(limit_s: float) -> Any:
             _wait_for_server(start, limit_s)
-            return TCPStore(
+            client = TCPStore(
                 start.host,
                 start.port,
                 is_master=False,
                 wait_for_workers=False,
                 timeout=datetime.timedelta(seconds=timeout_s),
             )
+            _limit_waits(start.port)
+            return client
 
         return _TorchStore(connect(timeout_s), reopen=lambda: connect(_AGAIN_S)), False
     except RuntimeError as error:

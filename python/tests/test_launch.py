@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from conftest import PROJECT
 from test_survival import _is_alive, launch, ranks_of
 
 from gossamer.launch import main
@@ -229,8 +230,7 @@ def test_a_rank_that_torchrun_starts_again_joins(script, tmp_path, monkeypatch):
     monkeypatch.setenv("GOSSAMER_SECRET", "a secret for these tests")
     monkeypatch.setenv("GOSSAMER_RENDEZVOUS", f"file:{tmp_path}")
     monkeypatch.setenv("GOSSAMER_WORLD_SIZE", "3")
-    monkeypatch.syspath_prepend(os.path.dirname(__file__))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.path.dirname(__file__), *sys.path]))
     path = script(RESTARTED)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
     hosts = [
@@ -248,3 +248,50 @@ def test_a_rank_that_torchrun_starts_again_joins(script, tmp_path, monkeypatch):
     assert len(members) == 3, ends
     assert len(set(members)) == 1
     assert "3]" in members[0]
+
+
+VANISHES = """
+import os, subprocess, sys, time
+import torch, gossamer as gs
+from conftest import loss_of, make_mlp
+
+gs.initialize_dist(timeout_s=5, survive=True, silence_s=1)
+torch.set_num_threads(1)
+model = gs.DecentralizedDataParallel(make_mlp(), torch.optim.AdamW, "base-k")
+last = None
+
+def note(change):
+    global last
+    last = change.step + 20
+
+model.session.on_change(note)
+while last is None or model.num_steps < last:
+    if os.environ["GOSSAMER_HOST"] == "2" and model.num_steps == 5:
+        subprocess.run([sys.argv[1], "link", "2", "down"], check=True)
+    loss_of(model, 0, model.num_steps).backward()
+    time.sleep(0.01)
+print("end", model.session.members, flush=True)
+"""
+
+
+def test_launchers_go_on_without_a_host_that_vanishes(script, monkeypatch):
+    hosts = str(PROJECT / "scripts" / "hosts.sh")
+    monkeypatch.setenv("GOSSAMER_SECRET", "a secret for these tests")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.path.dirname(__file__), *sys.path]))
+    launcher = (
+        f"{sys.executable} -m gossamer.launch -n 1 --hosts 3 --host $GOSSAMER_HOST "
+        f"--rendezvous host0:29400 {script(VANISHES)} {hosts}"
+    )
+    done = subprocess.run(
+        [hosts, "--hosts", "3", "each", "bash", "-c", launcher],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+    if done.returncode == 77:
+        pytest.skip(done.stderr)
+    # The host that has vanished reaches neither the others nor the place.
+    assert done.returncode == 74, done.stderr
+    assert done.stdout.count("end [0, 1]\n") == 2, done.stdout + done.stderr
+    assert "rank 2 has ended with code 74" in done.stderr

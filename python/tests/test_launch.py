@@ -76,6 +76,12 @@ def expect_dead(pids):
         time.sleep(0.05)
 
 
+def set_python(monkeypatch):
+    """Have processes find the tests' modules, and print whole lines."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.path.dirname(__file__), *sys.path]))
+    monkeypatch.setenv("PYTHONUNBUFFERED", "")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_that_comes_while_ranks_start_ends_all(script, number, code):
     command = [sys.executable, "-c", STARTING, str(int(number)), str(script(WAITS))]
@@ -106,7 +112,8 @@ def test_a_signal_that_is_ignored_from_the_start_ends_no_rank(script):
     assert process.returncode == 143, errors
 
 
-def test_ctrl_c_in_a_terminal_comes_to_each_rank_once(script):
+def test_ctrl_c_in_a_terminal_comes_to_each_rank_once(script, monkeypatch):
+    set_python(monkeypatch)
     path = script(
         "import signal, time\ncount = 0\n"
         "def note(*_):\n    global count\n    count += 1\n"
@@ -230,7 +237,7 @@ def test_a_rank_that_torchrun_starts_again_joins(script, tmp_path, monkeypatch):
     monkeypatch.setenv("GOSSAMER_SECRET", "a secret for these tests")
     monkeypatch.setenv("GOSSAMER_RENDEZVOUS", f"file:{tmp_path}")
     monkeypatch.setenv("GOSSAMER_WORLD_SIZE", "3")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.path.dirname(__file__), *sys.path]))
+    set_python(monkeypatch)
     path = script(RESTARTED)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
     hosts = [
@@ -277,7 +284,7 @@ print("end", model.session.members, flush=True)
 def test_launchers_go_on_without_a_host_that_vanishes(script, monkeypatch):
     hosts = str(PROJECT / "scripts" / "hosts.sh")
     monkeypatch.setenv("GOSSAMER_SECRET", "a secret for these tests")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.path.dirname(__file__), *sys.path]))
+    set_python(monkeypatch)
     launcher = (
         f"{sys.executable} -m gossamer.launch -n 1 --hosts 3 --host $GOSSAMER_HOST "
         f"--rendezvous host0:29400 {script(VANISHES)} {hosts}"

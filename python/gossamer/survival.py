@@ -443,7 +443,8 @@ class Survival:
     def _tell(self, seconds: float = 0.0) -> None:
         before, self._told_members = self._told_members, list(self._session.members)
         after = self._told_members
-        if not before:
+        # A rank that has joined may be gone before it was told.
+        if not before or before == after:
             return
         change = MembershipChange(
             step=self._steps(),

@@ -272,7 +272,8 @@ while model.num_steps < 100000:
 def environment():
     """Return variables with which a script finds the tests' models."""
     paths = [str(Path(__file__).parent), os.environ["PYTHONPATH"]]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    # A line that is printed without a buffer would be two writes, and lines of ranks would mix.
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": ""}
 
 
 @pytest.fixture

@@ -441,12 +441,11 @@ def test_a_killed_process_costs_the_example_no_other():
     assert float(accuracy) > 0.85
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
-def test_a_rank_that_joins_with_another_model_costs_no_other(script, tmp_path, num_ranks):
+def test_a_rank_that_joins_with_another_model_costs_no_other(script, tmp_path):
+    """A rank alone has no majority with one that does not fit."""
     other = tmp_path / "other.py"
     other.write_text(LOOP.replace("make_mlp(), lambda", "torch.nn.Linear(8, 3), lambda"))
-    options = ("-n", str(num_ranks))
-    process = launch(script, "never", "30", str(num_ranks + 1), options=options)
+    process = launch(script, "never", "30", "2", options=("-n", "1"))
     place = re.search(r"--join (\S+)", process.stderr.readline())
     for path, code in ((other, 2), (script, 0)):
         joining = launch(path, "never", "30", options=("-n", "1", "--join", place[1]))
@@ -455,11 +454,10 @@ def test_a_rank_that_joins_with_another_model_costs_no_other(script, tmp_path, n
         assert ("the ranks differ in their models" in new_errors) == (code == 2)
     out, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    members = [*range(num_ranks), num_ranks + 1]
-    assert ends_of(out)["0"].split(" ", 1)[1].startswith(f"{members} ")
+    assert ends_of(out)["0"].split(" ", 1)[1].startswith("[0, 2] ")
 
 
-@pytest.mark.parametrize("evaluates", ["before", "after", "loads"])
+@pytest.mark.parametrize("evaluates", ["before", "after"])
 def test_a_rank_that_joins_has_all_that_the_others_have(script, evaluates):
     process = launch(script, evaluates, "50", "2", options=("-n", "1"))
     line = process.stderr.readline()
@@ -477,9 +475,6 @@ def test_a_rank_that_joins_has_all_that_the_others_have(script, evaluates):
     assert members.endswith(f" {num_steps}")
     steps = [int(step) for step in re.findall(r"^new step (\d+)$", new, re.MULTILINE)]
     first = int(num_steps) - 49
-    if evaluates == "loads":
-        assert first < steps[0] <= first + 5
-        first = steps[0]
     assert steps == list(range(first, int(num_steps) + 1))
     assert first > 1
 
@@ -496,7 +491,9 @@ def test_ranks_that_join_one_after_the_other_end_with_the_others(script):
     ends = re.findall(r"^\w+ end (.*)$", out + new, re.MULTILINE)
     assert len(ends) == 3
     assert len(set(ends)) == 1
-    assert ends[0].split(" ", 1)[1].startswith("[0, 1, 2] ")
+    num_steps, members = ends[0].split(" ", 1)
+    assert members.startswith("[0, 1, 2] ")
+    assert members.endswith(f" {num_steps}")
 
 
 def test_a_rank_that_joins_must_survive(tmp_path):

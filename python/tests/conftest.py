@@ -6,6 +6,7 @@ out, because such ranks cannot share a GPU.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pathlib
 import shutil
@@ -55,6 +56,11 @@ def loss_of(model: torch.nn.Module, rank: int, step: int) -> torch.Tensor:
 
 def flat(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().cpu().to(torch.float64).flatten() for p in model.parameters()])
+
+
+def digest(value: object) -> str:
+    """Return a short text for a value; long lines of several ranks would mix in one pipe."""
+    return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 def rank() -> int:

@@ -96,7 +96,7 @@ def test_a_rank_that_leaves_out_batches_is_named_with_its_steps(algorithm, stays
             failed.set()
             raise
         if rank() == 1 and stays:
-            # This rank writes what it has trained, or waits in a debugger. Under outer the other one
+            # It writes what it has trained, or waits in a debugger. Under outer the other rank
             # fails after its loop.
             failed.wait(5)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoints"]
 
 _STAGING = ".staging-"
-_PREEMPTED = 75
+PREEMPTED = 75
 _PATIENCE_S = 1.0
 # Where the command line program has the state of PyTorch's random numbers, too.
 _TORCH = "random/torch"
@@ -165,7 +165,7 @@ class Checkpoints:
             self._finish()
         if signals > 0:
             self.save(model, extra)
-            sys.exit(_PREEMPTED)
+            sys.exit(PREEMPTED)
         if not is_due and late == 0:
             return False
         self.save(model, extra, wait=False)
@@ -254,7 +254,7 @@ class Checkpoints:
         if session.joins:
             return None
         self._belong_to(session)
-        newest = _on_first(session, self._newest)
+        newest = on_first(session, self._newest)
         if newest is None:
             return None
         path, size = newest["path"], newest["world_size"]
@@ -266,7 +266,7 @@ class Checkpoints:
             model.go_on_in_data(lambda: _set_random_state(numbers, of_torch))
         elif reshape == "average":
             average = os.path.join(self.folder, f"{_STAGING}average")
-            _on_first(session, lambda: _core.write_average(path, size, average))
+            on_first(session, lambda: _core.write_average(path, size, average))
             own = model.load_checkpoint(path, 0, tensors=average)
             session.barrier()
             if session.rank == 0:
@@ -334,7 +334,7 @@ class _Saving:
         try:
             if errors:
                 raise _core.CheckpointError(errors[0])
-            _on_first(self.session, lambda: self._complete(path, files))
+            on_first(self.session, lambda: self._complete(path, files))
         except _core.CheckpointError:
             if self._rank == 0:
                 shutil.rmtree(self._staging, ignore_errors=True)
@@ -365,7 +365,7 @@ def _remove(folder: str, path: str) -> None:
     shutil.rmtree(removed, ignore_errors=True)
 
 
-def _on_first(session: Session, work: Callable[[], Any]) -> Any:
+def on_first(session: Session, work: Callable[[], Any]) -> Any:
     """Return what `work` returns on rank 0; its error on all ranks. Collective."""
     told: dict[str, Any] = {}
     if session.rank == 0:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _core
-from .checkpoints import _PREEMPTED, _on_first
+from .checkpoints import PREEMPTED, on_first
 from .checks import describe_options
 from .distributed import exit_code_of, failure_of_thread, register_owner
 from .own_topologies import world_of
@@ -198,7 +198,7 @@ class Run:
         if survival is None:
             ends = self._tell_end()
         else:
-            ends = survival.together("end", self._tell_end, _nothing) or []
+            ends = survival.together("end", self._tell_end) or []
         if self._out is not None:
             final = json.loads(_core.final_record(json.dumps(ends), self._step))
             if not any(rank["samples"] for rank in ends):
@@ -224,9 +224,9 @@ class Run:
         """End the run, or write with which error the loop has ended."""
         if error is None:
             self.finish()
-        elif isinstance(error, SystemExit) and error.code == _PREEMPTED:
+        elif isinstance(error, SystemExit) and error.code == PREEMPTED:
             # All ranks leave here together, after a checkpoint.
-            self._stop("stopped by a signal, after a checkpoint", exit_code=_PREEMPTED)
+            self._stop("stopped by a signal, after a checkpoint", exit_code=PREEMPTED)
         else:
             self._fail(error)
 
@@ -250,7 +250,7 @@ class Run:
         )
         try:
             environment = _core.describe_environment(self.session, versions)
-            told = _on_first(self.session, lambda: self._claim(how, first, environment))
+            told = on_first(self.session, lambda: self._claim(how, first, environment))
         except _core.PeerLost:
             if not self.session.is_elastic:
                 raise
@@ -559,7 +559,7 @@ class Run:
         message = str(error) if error is not None else "the rank has failed"
         code = exit_code_of(error) if error is not None else 1
         # The others have gone on without this rank.
-        is_fenced = self.session.is_elastic and code == _PREEMPTED
+        is_fenced = self.session.is_elastic and code == PREEMPTED
         if self._out is not None and not is_fenced:
             state = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
             # Where others go on, the folder is theirs from their next record on.
@@ -666,7 +666,3 @@ def _warn_of_failure(work: Callable[[], None]) -> None:
         work()
     except (OSError, RuntimeError, ValueError) as error:
         _logger.warning("%s; the run goes on without", error)
-
-
-def _nothing() -> None:
-    """Undo nothing."""

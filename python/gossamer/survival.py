@@ -184,7 +184,10 @@ class Survival:
         self._leave_to_user()
 
     def together(
-        self, call: Mapping[str, Any] | str, work: Callable[[], Result], undo: Callable[[], None]
+        self,
+        call: Mapping[str, Any] | str,
+        work: Callable[[], Result],
+        undo: Callable[[], None] = lambda: None,
     ) -> Result | None:
         """Return what collective work returns, which begins anew where ranks are lost meanwhile.
 
@@ -252,7 +255,7 @@ class Survival:
         self._has_ended = True
         try:
             self._session.admit(False)
-            self.together("end", self._model._engine.finish, _nothing)
+            self.together("end", self._model._engine.finish)
         except _core.CommError as error:
             _logger.info("ends without the others: %s", error)
         self._is_fresh = False
@@ -461,7 +464,3 @@ class Survival:
             )
         for callback in self._session.listeners:
             callback(change)
-
-
-def _nothing() -> None:
-    """Undo nothing."""

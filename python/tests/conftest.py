@@ -63,6 +63,22 @@ def digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
+class Death(Exception):
+    """Ends a rank."""
+
+
+def survivors(num_ranks: int, work: Callable[[], Any]) -> list[Any]:
+    """Return the results of the ranks that have not died."""
+    return [found for found in gs.run_threads(num_ranks, work, survive=True) if found is not None]
+
+
+def environment() -> dict[str, str]:
+    """Return variables with which processes find the tests' modules, and print whole lines."""
+    paths = [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    # A line that is printed without a buffer would be two writes, and lines of ranks would mix.
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": ""}
+
+
 def rank() -> int:
     return gs.current_session().rank
 

@@ -10,12 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy
 import pytest
 import torch
-from conftest import alone, flat, loss_of, make_mlp, rank
+from conftest import alone, environment, flat, loss_of, make_mlp, rank
 from test_optimizers import IN_PYTHON, OPTIMIZERS
 
 import gossamer as gs
@@ -269,13 +268,6 @@ while model.num_steps < 100000:
     loss_of(model, 0, model.num_steps).backward()
     checkpoints.step(model)
 """
-
-
-def environment():
-    """Return variables with which a script finds the tests' models."""
-    paths = [str(Path(__file__).parent), os.environ["PYTHONPATH"]]
-    # A line that is printed without a buffer would be two writes, and lines of ranks would mix.
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": ""}
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import re
 
 import pytest
 import torch
-from conftest import flat, loss_of, make_mlp, rank
+from conftest import Death, flat, loss_of, make_mlp, rank, survivors
 from test_optimizers import IN_PYTHON, OPTIMIZERS
-from test_survival import ALGORITHMS, Death, ends_of, launch, survivors
+from test_survival import ALGORITHMS, ends_of, launch
 
 import gossamer as gs
 from gossamer.compat.ddp import DistributedDataParallel

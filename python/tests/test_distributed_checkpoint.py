@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import torch
-from conftest import alone, digest, flat, loss_of, make_mlp
-from test_checkpoints import environment, make, train
+from conftest import alone, digest, environment, flat, loss_of, make_mlp
+from test_checkpoints import make, train
 
 import gossamer as gs
 

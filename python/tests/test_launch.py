@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from conftest import PROJECT
+from conftest import PROJECT, environment
 from test_survival import _is_alive, launch, ranks_of
 
 from gossamer.launch import main
@@ -78,8 +78,8 @@ def expect_dead(pids):
 
 def set_python(monkeypatch):
     """Have processes find the tests' modules, and print whole lines."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.path.dirname(__file__), *sys.path]))
-    monkeypatch.setenv("PYTHONUNBUFFERED", "")
+    for name in ("PYTHONPATH", "PYTHONUNBUFFERED"):
+        monkeypatch.setenv(name, environment()[name])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])

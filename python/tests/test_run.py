@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import alone, loss_of, make_mlp, rank, run_python
+from conftest import Death, alone, loss_of, make_mlp, rank, run_python
 from test_survival import launch, ranks_of
 
 import gossamer as gs
@@ -38,10 +38,6 @@ with gs.Run(sys.argv[1], model, every=5) as run:
         loss.backward()
         run.log(loss, samples=1)
 """
-
-
-class Death(Exception):
-    """Ends a rank."""
 
 
 def make(**options):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import flat, loss_of, make_mlp, rank
+from conftest import Death, environment, flat, loss_of, make_mlp, rank, survivors
 from test_optimizers import IN_PYTHON, OPTIMIZERS
 
 import gossamer as gs
@@ -27,10 +27,6 @@ ALGORITHMS = {
 }
 
 
-class Death(Exception):
-    """Ends a rank."""
-
-
 class Total:
     """A state of the user's: the steps so far, and the last step to make."""
 
@@ -42,11 +38,6 @@ class Total:
 
     def load_state_dict(self, state):
         self.total, self.last = state["total"], state["last"]
-
-
-def survivors(num_ranks, work):
-    """Return the results of the ranks that have not died."""
-    return [found for found in gs.run_threads(num_ranks, work, survive=True) if found is not None]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
@@ -396,15 +387,8 @@ print(me, "end", end, flush=True)
 
 def launch(script, *arguments, options=("-n", "3")):
     command = [sys.executable, "-m", "gossamer.launch", *options, str(script), *arguments]
-    environment = os.environ | {
-        # A line that is printed would be two writes, and lines of several ranks would mix.
-        "PYTHONUNBUFFERED": "",
-        "PYTHONPATH": os.pathsep.join(
-            [os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")]
-        ),
-    }
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )
 
 

@@ -22,6 +22,17 @@ class NonFiniteError(ArithmeticError):
 class Session:
     @property
     def is_open(self) -> bool: ...
+    def part(self, color: int) -> Session:
+        """
+        Return the session of the ranks that give the same color. Collective.
+
+        Its ranks count from 0, in the order of the whole session, with which it ends and fails.
+        """
+
+    @property
+    def whole(self) -> Session:
+        """The session of which this one is a part; else this one."""
+
     @property
     def is_elastic(self) -> bool:
         """Whether ranks may be lost, and join."""
@@ -190,6 +201,10 @@ class StartSettings:
     def num_meetings(self) -> int: ...
     @num_meetings.setter
     def num_meetings(self, arg: int, /) -> None: ...
+    @property
+    def node_size(self) -> int: ...
+    @node_size.setter
+    def node_size(self, arg: int, /) -> None: ...
 
 class Start:
     @property

@@ -100,9 +100,7 @@ class DecentralizedDataParallel(EngineSteps):
         session: Session | None = None,
     ) -> None:
         session = session if session is not None else current_session()
-        check_module(module)
-        self._begin_with(session, module)
-        trained = EngineParameters(module)
+        trained = self._take_module(session, module)
         if bucket_size_in_mb < 0:
             raise ConfigError(f"bucket_size_in_mb: is {bucket_size_in_mb}, allowed: 0 or more")
         made = _optimizer_of(
@@ -149,6 +147,17 @@ class DecentralizedDataParallel(EngineSteps):
         self._engine.before_step()
         # The ranks of an asynchronous algorithm end it together, so it must live that long.
         register_owner(self, keep=self._engine.is_asynchronous)
+
+    def _take_module(self, session: Session, module: torch.nn.Module) -> EngineParameters:
+        """Return the parameters of a module with which all ranks begin."""
+        check_module(module)
+        self._begin_with(session, module)
+        return EngineParameters(module)
+
+    @property
+    def _session_of_buffers(self) -> Session:
+        """The session whose ranks' buffers global_average() averages."""
+        return self._session
 
     def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
         """Have the ranks begin with one model."""
@@ -340,7 +349,7 @@ class DecentralizedDataParallel(EngineSteps):
         self._is_broken = True
         average = GlobalAverage(self._engine, self.module, buffers=buffers)
         if self._survival is None:
-            distance = average.take(self._session)
+            distance = average.take(self._session_of_buffers)
         else:
             call = {"buffers": buffers, "keep": keep}
             # None: this rank has joined and made no step, so its model is the mean already.

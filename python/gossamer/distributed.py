@@ -62,11 +62,11 @@ class _State:
         """Where this process has met the others. A file would come back if it closed too late."""
 
     def close_owners(self, session: Session, *, failed: bool) -> None:
-        """Close what belongs to a session."""
+        """Close what belongs to a session or its parts."""
         with self.lock:
-            own = [owner for owner in self.owners if owner.session is session]
+            own = [owner for owner in self.owners if owner.session.whole is session]
             own.sort(key=self.owners.__getitem__)
-            self.kept = [owner for owner in self.kept if owner.session is not session]
+            self.kept = [owner for owner in self.kept if owner.session.whole is not session]
         for owner in own:
             owner.close(failed=failed)
 
@@ -106,6 +106,11 @@ def register_owner(owner: _Owner, *, keep: bool) -> None:
             _state.kept.append(owner)
 
 
+def is_of_thread(session: Session) -> bool:
+    """Return whether the rank of a session is a thread that run_threads() has started."""
+    return session.whole is not _state.of_process
+
+
 def failure_of_thread() -> BaseException | None:
     """Return the error with which this thread leaves its session; None if it leaves in order."""
     failure: BaseException | None = getattr(_state.of_thread, "failure", None)
@@ -136,6 +141,8 @@ def initialize_dist(
     min_ranks: int | str = "majority",
     silence_s: float = 10.0,
     join: str = "",
+    nodes: int = 0,
+    node: int = -1,
 ) -> tuple[int, int]:
     """Meet the other processes: those that torchrun, mpirun or srun has started, or one's own.
 
@@ -184,6 +191,9 @@ def initialize_dist(
         With survive: where a run goes on that this process joins, in the form of `rendezvous`. The
         variable GOSSAMER_JOIN stands for it. The process joins when it wraps its module, and begins
         with the model of the others at its first forward pass.
+    nodes, node
+        With a rendezvous or a store, where each node has a torchrun job of its own: the number of
+        nodes, and this one's. The session then has the ranks of all jobs, node after node.
 
     Returns
     -------
@@ -204,6 +214,9 @@ def initialize_dist(
         settings.backend, settings.timeout_s = backend, timeout_s
         settings.rendezvous, settings.run_id = rendezvous, run_id
         settings.world_size, settings.rank = world_size, rank
+        if nodes != 0 or node >= 0:
+            has_place = bool(rendezvous or store is not None)
+            _join_jobs(settings, nodes, node, has_place=has_place)
         settings.secret, settings.security = secret, security
         settings.interface, settings.num_streams = interface, streams
         settings.shares_memory = shared_memory
@@ -223,6 +236,38 @@ def initialize_dist(
         _state.pid = os.getpid()
     session = current_session()
     return session.rank, session.world_size
+
+
+def _join_jobs(settings: _core.StartSettings, nodes: int, node: int, *, has_place: bool) -> None:
+    """Give the rank of a node's job its place among the ranks of all jobs."""
+
+    def refusal(what: str) -> _core.ConfigError:
+        return _core.ConfigError(f"initialize_dist: {what}")
+
+    if nodes < 1 or not 0 <= node < nodes:
+        raise refusal(
+            f"nodes: is {nodes}, and node: is {node}, allowed: the number of jobs, and this job's, "
+            "counted from 0"
+        )
+    if settings.world_size != 0 or settings.rank >= 0:
+        raise refusal(
+            "world_size and rank follow from nodes, node and the job's own numbers, allowed: one "
+            "of the two"
+        )
+    if settings.rendezvous == "slurm" or not (has_place or os.environ.get("GOSSAMER_RENDEZVOUS")):
+        raise refusal(
+            "nodes: the jobs do not know of one another, allowed: with rendezvous=, an address, a "
+            "folder or etcd that all nodes reach, or with store="
+        )
+    try:
+        size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    except (KeyError, ValueError):
+        raise refusal(
+            "nodes: this process is in no job of a node, as WORLD_SIZE and RANK would say, "
+            "allowed: under torchrun, one for each node"
+        ) from None
+    settings.world_size, settings.rank = nodes * size, node * size + rank
+    settings.node_size = size
 
 
 def _set_survival(

@@ -11,6 +11,7 @@
 #include "comm/backends.hpp"
 #include "core/bucket/bucket_options.hpp"
 #include "optim/registry.hpp"
+#include "topology/later_rounds.hpp"
 #include "topology/registry.hpp"
 #include "topology/topology_file.hpp"
 
@@ -26,6 +27,9 @@ constexpr FlagOption kSharedMemory{
     "shared_memory", "ranks of one host read each other's memory", {.fallback = true}};
 constexpr IntegerOption kThreads{
     "threads", "threads of an update", {.fallback = 1, .min = 1, .max = 1024}};
+constexpr IntegerOption kFirstRound{"first_round",
+                                    "the round of the topology with which the exchanges begin",
+                                    {.fallback = 0, .min = 0}};
 constexpr FlagOption kKeepsNonfinite{"keeps_nonfinite", "gradients count as they are"};
 constexpr PathOption kTimeline{
     "timeline", "the file for the timeline of all ranks; \"\": none", {.fallback = ""}};
@@ -94,6 +98,7 @@ ExchangeOptions read_exchange(const Options& root, const World& given, std::stri
   World world = given;
   read_comm(root, world, exchange);
   const Options topology = root.named_section("topology");
+  const std::int64_t first_round = root.read(kFirstRound);
   if (!exchange.algorithm.needs_topology()) {
     topology.accept_unknown();
     return exchange;
@@ -104,6 +109,7 @@ ExchangeOptions read_exchange(const Options& root, const World& given, std::stri
     if (fallback.empty()) throw;
     exchange.topology = fallback_topology(exchange.algorithm, fallback, world);
   }
+  exchange.topology = from_round(exchange.topology, first_round);
   return exchange;
 }
 

@@ -49,6 +49,30 @@ std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num
   return sessions;
 }
 
+/// The stay of a rank in a part of the ranks, which the whole session ends.
+class PartSession : public Session {
+ public:
+  PartSession(std::unique_ptr<Communicator> communicator, const Placement& placement)
+      : communicator_(std::move(communicator)),
+        world_{.rank = communicator_->rank(),
+               .size = communicator_->size(),
+               .node_size = 1,
+               .placement = placement} {}
+
+  [[nodiscard]] Communicator& communicator() override { return *communicator_; }
+  [[nodiscard]] const World& world() const override { return world_; }
+  void tell_steps(std::int64_t /*num_steps*/) override { refuse(); }
+  void lift_timeout() override { refuse(); }
+  void close() override { refuse(); }
+  bool abort(ExitCode /*code*/, std::string_view /*reason*/) override { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() { throw std::logic_error("the whole session does this"); }
+
+  std::unique_ptr<Communicator> communicator_;
+  World world_;
+};
+
 /// Memory of Python: its address and its bytes.
 using Memory = std::pair<std::uintptr_t, std::int64_t>;
 
@@ -100,7 +124,7 @@ Session& PySession::open() const {
         "this process was forked from one that trains, and cannot take part; start it with the "
         "method 'spawn', or let it only load data");
   }
-  if (!is_open_) throw std::logic_error("this session has been closed");
+  if (!is_open()) throw std::logic_error("this session has been closed");
   if (session_) return *session_;
   throw std::logic_error(
       "this rank has not joined the run yet, which happens when it wraps its module");
@@ -169,18 +193,46 @@ DeviceTransport& PySession::wires(Device device, const TransportChoice& choice,
       .first->second;
 }
 
+std::shared_ptr<PySession> PySession::part(int color) {
+  if (color < 0) throw ConfigError(concat("part: color is ", color, ", allowed: 0 or more"));
+  if (is_elastic()) {
+    throw ConfigError(
+        "part: this session has survive=True, and a part does not know of ranks that are lost, "
+        "allowed: a session without survive=True");
+  }
+  auto members = std::make_unique<PartSession>(communicator().split(color), world().placement);
+  const auto made = std::make_shared<PySession>(whole(), std::move(members));
+  made->shares_memory_ = shares_memory_;
+  whole()->parts_.emplace_back(made);
+  return made;
+}
+
 void PySession::lift_timeout() {
+  if (whole_) return whole_->lift_timeout();
   if (is_open() && session_) session_->lift_timeout();
 }
 
+void PySession::tell_steps() const {
+  if (whole_) return whole_->tell_steps();
+  open().tell_steps(num_begun_);
+}
+
 void PySession::begin_step(std::int64_t num_steps) {
+  if (whole_) return whole_->begin_step(num_steps);
   num_begun_ = is_elastic() ? num_steps + 1 : num_begun_ + 1;
   tell_steps();
 }
 
-void PySession::close() {
-  if (!is_open()) return;
+void PySession::close_wires() {
   for (auto& [key, wires] : wires_) wires.close();
+}
+
+void PySession::close() {
+  if (whole_ || !is_open()) return;
+  for (const auto& part : parts_) {
+    if (const auto found = part.lock()) found->close_wires();
+  }
+  close_wires();
   if (session_) {
     const bool is_first = session_->world().rank == 0;
     session_->close();
@@ -191,6 +243,7 @@ void PySession::close() {
 }
 
 bool PySession::abort(int code, const std::string& reason) {
+  if (whole_) return whole_->abort(code, reason);
   if (!is_open()) return false;
   is_open_ = false;
   return session_ && session_->abort(static_cast<ExitCode>(code), reason);
@@ -200,6 +253,12 @@ void add_session(nb::module_& module) {
   using Free = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<PySession>(module, "Session")
       .def_prop_ro("is_open", &PySession::is_open)
+      .def("part", &PySession::part, "color"_a, Free(),
+           "Return the session of the ranks that give the same color. Collective.\n\n"
+           "Its ranks count from 0, in the order of the whole session, with which it ends and "
+           "fails.")
+      .def_prop_ro("whole", &PySession::whole,
+                   "The session of which this one is a part; else this one.")
       .def_prop_ro("is_elastic", &PySession::is_elastic, "Whether ranks may be lost, and join.")
       .def_prop_ro("joins", &PySession::joins, "Whether this rank joins a run, or has joined one.")
       .def_prop_ro(

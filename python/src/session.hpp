@@ -6,6 +6,9 @@
 //
 // Where ranks may be lost (is_elastic()), the world changes in reconfigure() alone.
 //
+// part() makes the session of some of the ranks. A part has a world of its own, and lives and fails
+// with the whole: only the whole session is closed or aborted.
+//
 // Thread safety: one thread uses a session. No worker calls Python: while_waiting() runs on the
 // thread that waits.
 
@@ -44,7 +47,7 @@ class WithoutLock {
   std::optional<nanobind::gil_scoped_release> free_;
 };
 
-class PySession {
+class PySession : public std::enable_shared_from_this<PySession> {
  public:
   /// `timeout_s`: seconds that an operation may wait for its peers.
   PySession(std::unique_ptr<Session> session, double timeout_s)
@@ -53,6 +56,10 @@ class PySession {
   /// The session of a rank that joins a run by `open`.
   PySession(std::function<std::unique_ptr<Session>()> open, double timeout_s)
       : join_(std::move(open)), timeout_s_(timeout_s) {}
+
+  /// The session of a part of the ranks of `whole`, whose communicator `part` has.
+  PySession(std::shared_ptr<PySession> whole, std::unique_ptr<Session> part)
+      : whole_(std::move(whole)), session_(std::move(part)), timeout_s_(whole_->timeout_s_) {}
 
   PySession(const PySession&) = delete;
   PySession& operator=(const PySession&) = delete;
@@ -70,7 +77,14 @@ class PySession {
   DeviceTransport& wires(Device device, const TransportChoice& choice, const Logger& logger);
   /// Before join(): a world without ranks, in which this rank is -1.
   [[nodiscard]] const World& world() const;
-  [[nodiscard]] bool is_open() const { return is_open_ && home_.is_here(); }
+  [[nodiscard]] bool is_open() const {
+    return is_open_ && home_.is_here() && (!whole_ || whole_->is_open());
+  }
+  /// Collective. The session of the ranks that give the same color, in their order. Throws
+  /// ConfigError for a negative color, and where ranks may be lost.
+  std::shared_ptr<PySession> part(int color);
+  /// The session of which this one is a part; this one, unless it is a part.
+  [[nodiscard]] std::shared_ptr<PySession> whole() { return whole_ ? whole_ : shared_from_this(); }
   /// Whether ranks of one host may read each other's memory.
   [[nodiscard]] bool shares_memory() const { return shares_memory_; }
   void set_shares_memory(bool shares) { shares_memory_ = shares; }
@@ -84,7 +98,7 @@ class PySession {
   /// ranks may be lost; elsewhere the session counts.
   void begin_step(std::int64_t num_steps);
   /// Tells the others the steps that this rank has begun so far.
-  void tell_steps() const { open().tell_steps(num_begun_); }
+  void tell_steps() const;
 
   /// Enters the run, unless this rank has entered it. The members of the run change the world at
   /// that moment. Throws CommError.
@@ -108,6 +122,7 @@ class PySession {
   /// Called at close() by rank 0.
   void set_at_end(std::function<void()> at_end) { at_end_ = std::move(at_end); }
 
+  /// Does nothing for a part.
   void close();
   bool abort(int code, const std::string& reason);
 
@@ -115,7 +130,13 @@ class PySession {
   using Clock = std::chrono::steady_clock;
 
   [[nodiscard]] Session& open() const;
+  /// Collective.
+  void close_wires();
 
+  /// Null unless this is a part.
+  std::shared_ptr<PySession> whole_;
+  /// In the order in which they were made, which is the same on all ranks.
+  std::vector<std::weak_ptr<PySession>> parts_;
   /// Stays to the end, also when it has been closed: engines refer to its communicator.
   std::unique_ptr<Session> session_;
   /// Opens the session of a rank that joins a run; null on other ranks.

@@ -146,6 +146,8 @@ struct Settings {
   double silence_s = FaultOptions{}.silence_s;
   /// How often this process has met others before. A store may still have the records of then.
   int num_meetings = 0;
+  /// Ranks that are one node; 0: the ranks of a host.
+  int node_size = 0;
 };
 
 /// Seconds; a day.
@@ -170,6 +172,7 @@ void check_secret_of(const Settings& settings) {
 /// A start, and what happens when ranks are lost.
 struct PlannedStart : Start {
   FaultOptions fault;
+  int node_size = 0;
 };
 
 FaultOptions read_fault(const Settings& settings) {
@@ -219,7 +222,7 @@ PlannedStart plan(const Settings& settings) {
                                      .join = settings.join,
                                      .has_store = settings.has_store},
                                     launch),
-                     launch.options.fault};
+                     launch.options.fault, settings.node_size};
   start.fault.joins = start.joins;
   if (settings.survives && !start.is_rank) {
     throw ConfigError("initialize_dist", "survive",
@@ -260,6 +263,7 @@ std::unique_ptr<Session> open_session(PlannedStart start, bool serves) {
     name_attempt(start.meeting);
     options.meeting = start.meeting;
     options.fault = start.fault;
+    options.node_size = start.node_size;
     sessions = open_sessions("tcp", options);
   } catch (const nb::python_error&) {
     throw;
@@ -312,7 +316,8 @@ void add_start(nb::module_& module) {
       .def_rw("survives", &Settings::survives)
       .def_rw("min_ranks", &Settings::min_ranks)
       .def_rw("silence_s", &Settings::silence_s)
-      .def_rw("num_meetings", &Settings::num_meetings);
+      .def_rw("num_meetings", &Settings::num_meetings)
+      .def_rw("node_size", &Settings::node_size);
   nb::class_<PlannedStart>(module, "Start")
       .def_ro("is_rank", &PlannedStart::is_rank)
       .def_ro("survives", &PlannedStart::survives)

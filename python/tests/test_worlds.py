@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from conftest import batch, flat, loss_of, make_mlp, rank
+from conftest import alone, batch, flat, loss_of, make_mlp, rank
 from test_optimizers import OPTIMIZERS
 
 import gossamer as gs
@@ -254,3 +254,81 @@ def test_asynchronous_ranks_end_together_without_a_word():
     begin = time.monotonic()
     gs.run_threads(2, work, timeout_s=60)
     assert time.monotonic() - begin < 30
+
+
+def test_parts_count_their_own_ranks():
+    def work():
+        session = gs.current_session()
+        part = session.part(session.rank % 2)
+        return part.rank, part.world_size, part.sum([float(session.rank)])
+
+    even, odd = 3, 2
+    assert gs.run_threads(5, work) == [
+        (0, even, [6.0]),
+        (0, odd, [4.0]),
+        (1, even, [6.0]),
+        (1, odd, [4.0]),
+        (2, even, [6.0]),
+    ]
+
+
+def test_a_part_ends_with_the_whole():
+    def work():
+        session = gs.current_session()
+        part = session.part(0)
+        part.close()
+        return session, part, part.is_open, part.whole is session, session.whole is session
+
+    for session, part, was_open, knows_whole, is_whole in gs.run_threads(2, work):
+        assert (was_open, knows_whole, is_whole) == (True, True, True)
+        assert (session.is_open, part.is_open) == (False, False)
+        with pytest.raises(RuntimeError, match="this session has been closed"):
+            part.barrier()
+
+
+def test_a_failure_ends_the_waits_in_other_parts():
+    def work():
+        session = gs.current_session()
+        part = session.part(session.rank // 2)
+        if session.rank == 3:
+            raise ValueError("a bad batch")
+        part.barrier()
+        session.barrier()
+
+    with pytest.raises(ValueError, match="a bad batch"):
+        gs.run_threads(4, work)
+
+
+def test_a_wrapper_in_a_part_is_closed_with_the_whole():
+    def work():
+        session = gs.current_session()
+        part = session.part(session.rank % 2)
+        torch.manual_seed(session.rank)
+        model = gs.DecentralizedDataParallel(
+            torch.nn.Linear(2, 1), lambda ps: torch.optim.SGD(ps, lr=0.1), "ring", session=part
+        )
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+        with model.global_average():
+            return model, model.module.weight.detach().clone()
+
+    results = gs.run_threads(4, work)
+    assert torch.equal(results[0][1], results[2][1])
+    assert not torch.equal(results[0][1], results[1][1])
+    for model, _ in results:
+        assert model.metrics()["steps"] == 3
+        with pytest.raises(RuntimeError, match="after finish"):
+            model.finish_step()
+
+
+def test_colors_of_parts_are_not_negative():
+    with pytest.raises(gs.ConfigError, match="color is -1, allowed: 0 or more"):
+        alone(lambda: gs.current_session().part(-1))
+
+
+def test_a_session_that_survives_has_no_parts():
+    def work():
+        with pytest.raises(gs.ConfigError, match="survive=True, and a part does not know"):
+            gs.current_session().part(0)
+
+    gs.run_threads(2, work, survive=True)

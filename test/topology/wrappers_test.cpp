@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "topology/edge_weights.hpp"
+#include "topology/later_rounds.hpp"
 #include "topology/registry.hpp"
 #include "topology/spectrum.hpp"
 #include "topology/verify.hpp"
@@ -53,6 +54,24 @@ TEST(Every, RestsInBetween) {
     EXPECT_EQ(rare->round(3 * k + 2), base->round(k));
   }
   EXPECT_EQ(exact_after(*rare, 6), *rare->period());
+}
+
+TEST(FromRound, BeginsLater) {
+  const std::shared_ptr<const Topology> base = make_topology("one-peer-exp", {.size = 8});
+  const auto later = from_round(base, 2);
+  EXPECT_EQ(later->name(), "one-peer-exp from round 2");
+  EXPECT_EQ(later->period(), 3);
+  for (std::int64_t k = 0; k < 8; ++k) EXPECT_EQ(later->round(k), base->round(k + 2));
+  EXPECT_EQ(find_violation(*later, 8, 50), std::nullopt);
+  EXPECT_EQ(from_round(base, 0), base);
+  EXPECT_THROW((void)from_round(base, -1), std::logic_error);
+}
+
+TEST(FromRound, MovesTurningPoints) {
+  const std::shared_ptr<const Topology> phases = build(
+      "phases: [{until: 3, topology: ring}, {until: 7, topology: chain}, {topology: star}]", 8);
+  EXPECT_EQ(phases->turning_points(), (std::vector<std::int64_t>{3, 7}));
+  EXPECT_EQ(from_round(phases, 3)->turning_points(), (std::vector<std::int64_t>{4}));
 }
 
 TEST(WithEdgeWeights, ChangesWeightsAndKeepsEdges) {

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .own_topologies import OwnTopology, World
     from .run import Run
     from .sampler import ElasticSampler
+    from .sharded import ShardedGossip
     from .split import split_for_rank
     from .studies import plan, simulate
     from .survival import MembershipChange
@@ -55,6 +56,7 @@ __all__ = [
     "PeerLost",
     "Run",
     "Session",
+    "ShardedGossip",
     "Topology",
     "World",
     "__version__",
@@ -83,6 +85,7 @@ _LATER = {
     "MembershipChange": "survival",
     "OwnTopology": "own_topologies",
     "Run": "run",
+    "ShardedGossip": "sharded",
     "Topology": "topologies",
     "World": "own_topologies",
     "dcp_state": "distributed_checkpoint",

@@ -30,7 +30,13 @@ class GlobalAverage:
         self._is_taken = False
 
     def take(self, session: _core.Session) -> float:
-        """Become the mean, and return this rank's distance from it. Collective."""
+        """Become the mean, and return this rank's distance from it. Collective.
+
+        Parameters
+        ----------
+        session
+            The session over which buffers are averaged.
+        """
         has_started = self._engine.has_started
         if has_started:
             # Before any other operation: asynchronous ranks may wait for this rank's messages.

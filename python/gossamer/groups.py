@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch.optim import optimizer as torch_optimizer
-from torch.utils.dlpack import from_dlpack
 
 from . import _core
 from .optimizer_state import OptimizerState
@@ -138,13 +137,7 @@ class WrappedOptimizer:
             Parameters whose gradient is not the rank's own: a sum over ranks, or None.
         """
         for i, found in gradients:
-            p = self._trained.tensors[i]
-            if found is None:
-                p.grad = None
-            elif p.grad is None:
-                p.grad = from_dlpack(found).to(p.dtype, copy=True)
-            else:
-                p.grad.copy_(from_dlpack(found))
+            self._trained.give_gradient(i, found)
         parameters = [self._trained.tensors[i] for bucket in buckets for i in bucket]
         for bucket, factor in zip(buckets, factors, strict=True):
             for i in bucket if factor != 1.0 else []:

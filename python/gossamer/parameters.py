@@ -122,6 +122,20 @@ class EngineParameters:
                 p.data = self._homes[i]
                 p.grad = grad
 
+    def gradient(self, i: int) -> torch.Tensor | None:
+        """Return the gradient of parameter i as the engine takes it."""
+        return self.tensors[i].grad
+
+    def give_gradient(self, i: int, found: Any) -> None:
+        """Have parameter i get the engine's gradient, of which this makes a copy; None: none."""
+        p = self.tensors[i]
+        if found is None:
+            p.grad = None
+        elif p.grad is None:
+            p.grad = from_dlpack(found).to(p.dtype, copy=True)
+        else:
+            p.grad.copy_(from_dlpack(found))
+
     def note_versions(self) -> None:
         """Take the values of this moment for the engine's own."""
         self._versions = [p._version for p in self.tensors]

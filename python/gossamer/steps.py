@@ -414,7 +414,7 @@ class EngineSteps(torch.nn.Module):
         self._trained.note_versions()
 
     def _offer(self, i: int, p: torch.Tensor) -> None:
-        grad = p.grad
+        grad = self._trained.gradient(i)
         assert grad is not None
         fits = grad.layout is torch.strided and grad.dtype == p.dtype
         if not fits or grad.stride() != self._trained.strides[i]:
@@ -471,7 +471,7 @@ class EngineSteps(torch.nn.Module):
         """Keep the memory of gradients of other streams until the engine has read them."""
         stream = current_stream(self._trained.device)
         for i in changed:
-            grad = self._trained.tensors[i].grad
+            grad = self._trained.gradient(i)
             if grad is not None and self._made_on[i] != stream:
                 grad.record_stream(torch.cuda.current_stream(self._trained.device))
 

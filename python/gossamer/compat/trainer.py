@@ -22,6 +22,7 @@ from ..checks import compare_modules, share_tensors
 from ..data_parallel import DecentralizedDataParallel
 from ..distributed import Session
 from ..optimizer_state import forget_float32, keep_float32
+from ..own_topologies import AnyTopology
 from .joining import Joining, refuse_scaler
 from .user_optimizers import YOURS, LaterParameters, NoUpdate, UserOptimizer, without_parameters
 
@@ -78,7 +79,7 @@ class Trainer(DecentralizedDataParallel):
         self,
         module: torch.nn.Module,
         sums_gradients: bool,
-        topology: str | Mapping[str, Any] | None,
+        topology: AnyTopology | None,
         before: Before | None,
         **options: Any,
     ) -> None:
@@ -280,8 +281,7 @@ class Trainer(DecentralizedDataParallel):
         """Keep sums that are not finite from the parameters, unless a GradScaler has seen them."""
         if not self._nonfinite or getattr(optimizer, "found_inf", None) is not None:
             return
-        grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        if all(bool(grad.isfinite().all()) for grad in grads if grad is not None):
+        if self._are_finite(optimizer):
             return
         if not self._skips:
             raise _core.NonFiniteError(
@@ -292,6 +292,10 @@ class Trainer(DecentralizedDataParallel):
             p.grad = None
         self._nonfinite = ""
         self._num_left_out += 1
+
+    def _are_finite(self, optimizer: torch.optim.Optimizer) -> bool:
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        return all(bool(grad.isfinite().all()) for grad in grads if grad is not None)
 
     def after_load(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep states in float32 where the optimizer updates float32 master copies."""

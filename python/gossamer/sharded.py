@@ -1,0 +1,354 @@
+"""Gossip between nodes that shard a model inside, by PyTorch's fully_shard()."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+
+from . import _core
+from .checks import share_tensors
+from .compat.trainer import Trainer
+from .distributed import Session, current_session
+from .islands import Islands, check_options, check_sharded_module, describe_sharded_module
+from .own_topologies import AnyTopology
+from .parameters import EngineParameters
+from .shards import Shard, ShardedParameters, reshard
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["ShardedGossip"]
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+def _names_places(call: _Call) -> _Call:
+    """Have the errors of a trainer's method say the node and the place of ranks."""
+
+    @functools.wraps(call)
+    def named(self: _ShardedTrainer, *args: Any, **kwargs: Any) -> Any:
+        with self.islands.names_in_errors():
+            return call(self, *args, **kwargs)
+
+    return cast(_Call, named)
+
+
+class _ShardedTrainer(Trainer):
+    """Makes the steps of the user's optimizer on this rank's shards.
+
+    Parameters
+    ----------
+    islands
+        The nodes.
+    optimizer
+        The optimizer of the module's parameters.
+    """
+
+    islands: Islands
+    _trained: ShardedParameters
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        islands: Islands,
+        *,
+        sums_gradients: bool,
+        topology: AnyTopology | None,
+        **options: Any,
+    ) -> None:
+        # Before torch.nn.Module has an attribute for the module's parts.
+        self.__dict__["islands"] = islands
+        super().__init__(module, sums_gradients, topology, None, **options)
+        self.renew = self._refuse_new
+        if not sums_gradients:
+            self._own_of(optimizer)
+
+    def _take_module(self, session: Session, module: torch.nn.Module) -> EngineParameters:
+        shards = check_sharded_module(module, self.islands)
+        reshard(module)
+        whole = self.islands.whole
+        whole.agree("their models", describe_sharded_module(module, shards))
+        sharded = {id(s.parameter) for s in shards}
+        others = [p for p in module.parameters() if id(p) not in sharded]
+        share_tensors(session, [*(s.flat for s in shards), *others, *module.buffers()])
+        return ShardedParameters(module)
+
+    @property
+    def _session_of_buffers(self) -> Session:
+        # The ranks of a node have buffers of their own.
+        return self.islands.whole
+
+    def _refuse_new(self) -> Trainer:
+        raise _core.ConfigError(
+            "parameters that are trained only now, allowed: to call finish(), and to make a new "
+            "ShardedGossip"
+        )
+
+    @_names_places
+    def before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Take the place of the optimizer's step, where gradients are not summed."""
+        self._refuse_scaler(getattr(optimizer, "found_inf", None) is not None)
+        self._trained.check_gathered()
+        return super().before_step(optimizer, args, kwargs)
+
+    @_names_places
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Make the step: mix, have the optimizer update, and send."""
+        super().after_step(optimizer)
+
+    def finish_alone(self) -> None:
+        """Make a step of the other nodes without a batch."""
+        if self._sums_gradients:
+            self.finish_step()
+        else:
+            self.step_without_batch()
+
+    def agree_on_overflow(
+        self, found: dict[torch.device, torch.Tensor]
+    ) -> dict[torch.device, torch.Tensor]:
+        """Refuse a GradScaler."""
+        self._refuse_scaler(True)
+        return found
+
+    @staticmethod
+    def _refuse_scaler(is_used: bool) -> None:
+        if is_used:
+            raise _core.ConfigError(
+                "torch.amp.GradScaler: a skipped step() would leave the other nodes waiting, "
+                "allowed: bfloat16, which needs no scaler"
+            )
+
+    def _are_finite(self, optimizer: torch.optim.Optimizer) -> bool:
+        # Of this rank's shards, because the other ranks of the node do not ask.
+        grads = [self._trained.gradient(i) for i in range(len(self._trained.tensors))]
+        return all(bool(grad.isfinite().all()) for grad in grads if grad is not None)
+
+    @_names_places
+    def _on_gradient(self, p: torch.Tensor) -> None:
+        super()._on_gradient(p)
+
+    @_names_places
+    def _end_backward(self) -> None:
+        super()._end_backward()
+
+    @contextlib.contextmanager
+    def global_average(self, keep: bool = False, buffers: bool = True) -> Iterator[float]:
+        """Be the mean of all nodes' models inside the scope, with this node's distance."""
+        # Gathered values would outlive the change, and those of the mean the scope.
+        reshard(self.module)
+        places = len(self.islands.nodes[self.islands.node])
+        # Under tensor parallelism a node has some shards several times.
+        copies = [
+            (s, s.flat.clone(), places / _num_pieces(s))
+            for s in self._trained.shards
+            if _num_pieces(s) < places
+        ]
+        with (
+            self.islands.names_in_errors(),
+            super().global_average(keep, buffers) as distance,
+        ):
+            square = distance**2
+            for shard, own, num_copies in copies:
+                part = (own.double() - shard.flat.double()).square().sum().item()
+                square -= (1.0 - 1.0 / num_copies) * part
+            try:
+                yield self.islands.sum_of_node(max(square, 0.0)) ** 0.5
+            finally:
+                reshard(self.module)
+
+    @contextlib.contextmanager
+    def write_parameters(self) -> Iterator[None]:
+        """Write parameters inside the scope. Collective; the next step mixes nothing."""
+        reshard(self.module)
+        with super().write_parameters():
+            try:
+                yield
+            finally:
+                reshard(self.module)
+
+
+def _num_pieces(shard: Shard) -> int:
+    """Return into how many shards a node has cut a parameter, also by tensor parallelism."""
+    p = shard.parameter
+    sizes = zip(p.device_mesh.shape, p.placements, strict=True)
+    return math.prod(size for size, placement in sizes if not placement.is_replicate())
+
+
+class ShardedGossip:
+    """Trains a model that is sharded inside each node, and gossips between the nodes.
+
+    ``optimizer.step()`` makes the step: each rank mixes its shard with that of the rank of the same
+    place in another node, the optimizer updates it, and the next exchange starts. The exchange has
+    the whole next forward and backward pass. Everything else is the loop's own and PyTorch's:
+    clipping by ``clip_grad_norm_``, accumulation, tensor parallelism, mixed precision, activation
+    checkpointing and compilation::
+
+        gs.initialize_dist()
+        mesh = init_device_mesh("cuda", (nodes, local), mesh_dim_names=("node", "shard"))
+        for block in net.layers:
+            fully_shard(block, mesh=mesh["shard"])
+        fully_shard(net, mesh=mesh["shard"])
+        optimizer = torch.optim.AdamW(net.parameters())
+        gossip = gs.ShardedGossip(net, optimizer, "one-peer-exp", mesh=mesh)
+
+    With ``algorithm="allreduce"``, ``backward()`` leaves the mean over all nodes in every
+    ``p.grad``, as PyTorch's own HSDP does.
+
+    The exchanges go on as long as the optimizer is there, or until finish().
+
+    Parameters
+    ----------
+    module
+        The module, after fully_shard() by meshes of the node alone. All nodes get node 0's values.
+    optimizer
+        The optimizer of all its parameters, made after fully_shard().
+    topology
+        The topology of the nodes, as that of DecentralizedDataParallel.
+    mesh
+        The mesh of all ranks. A rank's place is its number in all dimensions but that of the nodes.
+        None: each node has a job of its own (``initialize_dist(rendezvous=, nodes=, node=)``).
+    nodes
+        The dimension of the mesh that counts the nodes.
+    algorithm, codec, bucket_size_in_mb, options
+        As those of DecentralizedDataParallel, without clipping, nonfinite="skip" and algorithms
+        whose ranks make different numbers of steps.
+    spread
+        Whether place l begins with round l of the topology, so that a node mixes with several nodes
+        in a step. The bytes are the same.
+    session
+        The session of all ranks; None: current_session().
+
+    Raises
+    ------
+    ConfigError
+        For a module, a mesh or options that cannot work, with what is allowed.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        topology: AnyTopology | None = None,
+        *,
+        mesh: DeviceMesh | None = None,
+        nodes: str = "node",
+        algorithm: str | Mapping[str, Any] = "gossip",
+        codec: str | Mapping[str, Any] = "fp32",
+        bucket_size_in_mb: float = 25,
+        spread: bool = False,
+        options: Mapping[str, Any] | None = None,
+        session: Session | None = None,
+    ) -> None:
+        whole = session if session is not None else current_session()
+        given = dict(options or {})
+        check_options(algorithm, given)
+        islands = Islands.of_jobs(whole) if mesh is None else Islands.of_mesh(whole, mesh, nodes)
+        _check_optimizer(optimizer, module)
+        if spread:
+            given["first_round"] = islands.place
+        name = algorithm if isinstance(algorithm, str) else algorithm.get("name")
+        with islands.names_in_errors():
+            self._trainer = _ShardedTrainer(
+                module,
+                optimizer,
+                islands,
+                sums_gradients=name == "allreduce",
+                topology=topology,
+                algorithm=algorithm,
+                codec=codec,
+                bucket_size_in_mb=bucket_size_in_mb,
+                options=given,
+                session=islands.part(),
+            )
+        # A loop that keeps the optimizer alone goes on to exchange.
+        vars(optimizer)["_gossamer_trainer"] = self._trainer
+
+    @property
+    def session(self) -> Session:
+        """The session of the ranks of this place, one of each node."""
+        return self._trainer.session
+
+    @property
+    def node(self) -> int:
+        """The number of this rank's node."""
+        return self._trainer.islands.node
+
+    @property
+    def place(self) -> int:
+        """The number of this rank in its node."""
+        return self._trainer.islands.place
+
+    @property
+    def num_steps(self) -> int:
+        """The steps that this rank has made."""
+        return self._trainer.num_steps
+
+    def finish_step(self) -> None:
+        """Take part in a step of the other nodes without a batch. All ranks of the node call it.
+
+        For a node that has no batch left while others have one: in place of the backward pass under
+        "allreduce", and else in place of ``optimizer.step()``, where it mixes and updates nothing.
+        """
+        with self._trainer.islands.names_in_errors():
+            self._trainer.finish_alone()
+
+    def drain(self) -> None:
+        """Wait for the exchanges under way. The next step still mixes in what has arrived."""
+        with self._trainer.islands.names_in_errors():
+            self._trainer.drain()
+
+    def global_average(
+        self, keep: bool = False, buffers: bool = True
+    ) -> contextlib.AbstractContextManager[float]:
+        """Be the mean of all nodes' models inside the scope. Collective of all ranks.
+
+        Yields the distance of this node's model from the mean, an L2 norm over all parameters.
+        Buffers of floating point are averaged over all ranks. The scope begins and ends with
+        reshard(), so that no gathered parameter outlives the change.
+
+        Parameters
+        ----------
+        keep
+            True: the mean stays this node's model after the scope.
+        buffers
+            Whether buffers take part, and have their own values again after the scope.
+        """
+        return self._trainer.global_average(keep, buffers)
+
+    def write_parameters(self) -> contextlib.AbstractContextManager[None]:
+        """Write parameters inside the scope. Collective; the next step mixes nothing."""
+        return self._trainer.write_parameters()
+
+    def metrics(self) -> dict[str, float]:
+        """Return sums over all steps of this rank: steps, bytes sent, seconds, and more."""
+        return self._trainer.metrics()
+
+    def finish(self) -> None:
+        """Wait for the exchanges under way, and free the engine; the program's end does it, too."""
+        self._trainer.finish()
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:
+    """Refuse an optimizer that lacks parameters of the module, or has others."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise _core.ConfigError(
+            f"optimizer: is {optimizer!r}, allowed: an optimizer of the module's parameters"
+        )
+    reshard(module)
+    trained = {id(p) for p in module.parameters() if p.requires_grad}
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if trained <= own and own <= {id(p) for p in module.parameters()}:
+        return
+    raise _core.ConfigError(
+        f"the optimizer has {len(trained & own)} of the module's {len(trained)} trained "
+        f"parameters, and {len(own - trained)} others, allowed: an optimizer of all of them alone, "
+        "made after fully_shard(), which replaces parameters"
+    )

@@ -24,6 +24,7 @@ __all__ = [
     "compare_modules",
     "describe_module",
     "describe_options",
+    "is_sharded",
     "share_module",
     "share_object",
     "share_options",
@@ -175,6 +176,12 @@ def describe_options(options: Mapping[str, Any], world: World) -> tuple[str, str
     return text, "\n".join(lines)
 
 
+def is_sharded(part: torch.nn.Module) -> bool:
+    """Return whether fully_shard() has been called for this part of a module."""
+    # It makes a class of its own, as FSDPLinear.
+    return any(base.__name__ == "FSDPModule" for base in type(part).__mro__)
+
+
 def check_module(module: torch.nn.Module) -> None:
     """Refuse a module with a part that synchronizes gradients itself, or is wrapped already."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
@@ -199,11 +206,10 @@ def check_module(module: torch.nn.Module) -> None:
                 f"{place} is in {kind}, which synchronizes gradients itself, allowed: the plain "
                 "module, model.module"
             )
-        # fully_shard() makes a class of its own, as FSDPLinear.
-        if any(base.__name__ == "FSDPModule" for base in type(part).__mro__):
+        if is_sharded(part):
             raise _core.ConfigError(
-                f"{place} is sharded by fully_shard(), allowed: a module whose parameters lie "
-                "whole on every rank"
+                f"{place} is sharded by fully_shard(), allowed: gossamer.ShardedGossip, or a "
+                "module whose parameters lie whole on every rank"
             )
 
 

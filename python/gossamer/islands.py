@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 
 from . import _core
+from .checks import is_sharded
 from .devices import check_device
 from .distributed import is_of_thread
-from .shards import Shard, is_sharded, local_of, shards_of
+from .shards import Shard, local_of, shards_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -46,6 +47,8 @@ class Islands(NamedTuple):
     """This rank's node."""
     place: int
     """This rank's place."""
+    is_flat: bool
+    """Whether a node has no dimension but that of its shards, as under tensor parallelism."""
 
     @classmethod
     def of_mesh(cls, session: Session, mesh: DeviceMesh, dimension: str) -> Islands:
@@ -65,7 +68,8 @@ class Islands(NamedTuple):
                 'mesh_dim_names=("node", "shard"))'
             )
         own = dist.get_rank()
-        ranks = mesh.mesh.movedim(names.index(dimension), 0).flatten(1).tolist()
+        by_node = mesh.mesh.movedim(names.index(dimension), 0)
+        ranks = by_node.reshape(len(by_node), -1).tolist()
         every = mesh.mesh.flatten().sort().values.tolist()
         if every != list(range(session.world_size)) or own != session.rank:
             raise _core.ConfigError(
@@ -74,7 +78,7 @@ class Islands(NamedTuple):
                 "all ranks of the session"
             )
         node = next(i for i, members in enumerate(ranks) if own in members)
-        return cls(session, ranks, node, ranks[node].index(own))
+        return cls(session, ranks, node, ranks[node].index(own), is_flat=mesh.ndim == 2)
 
     @classmethod
     def of_jobs(cls, session: Session) -> Islands:
@@ -87,14 +91,15 @@ class Islands(NamedTuple):
         """
         _check_processes(session)
         size = dist.get_world_size()
-        if size != session.node_size or dist.get_rank() != session.rank % size:
+        is_job = size == session.node_size and dist.get_rank() == session.rank % size
+        if not is_job or size == session.world_size:
             raise _core.ConfigError(
                 f"mesh: is None, and torch.distributed connects {size} ranks, where a node of the "
                 f"session has {session.node_size}, allowed: mesh=, the mesh of all ranks; or a "
                 "torchrun job for each node with initialize_dist(rendezvous=, nodes=, node=)"
             )
         nodes = [list(range(i, i + size)) for i in range(0, session.world_size, size)]
-        return cls(session, nodes, session.rank // size, session.rank % size)
+        return cls(session, nodes, session.rank // size, session.rank % size, is_flat=False)
 
     def part(self) -> Session:
         """Return the session of the ranks of this place. Collective of all ranks.
@@ -129,7 +134,7 @@ class Islands(NamedTuple):
         try:
             yield
         except (_core.CommError, _core.ConfigError) as error:
-            text = self._with_names(str(error))
+            text = self.with_names(str(error))
             if text == str(error):
                 raise
             named = type(error)(text)
@@ -137,7 +142,8 @@ class Islands(NamedTuple):
                 vars(named)["exit_code"] = error.exit_code
             raise named from error
 
-    def _with_names(self, text: str) -> str:
+    def with_names(self, text: str) -> str:
+        """Return a text with node and place behind each rank."""
         if "(node " in text:
             return text
         places = {r: (i, k) for i, members in enumerate(self.nodes) for k, r in enumerate(members)}
@@ -146,10 +152,10 @@ class Islands(NamedTuple):
             node, place = places.get(int(rank), (-1, -1))
             return rank if node < 0 else f"{rank} (node {node}, place {place})"
 
-        def with_names(found: re.Match[str]) -> str:
+        def with_places(found: re.Match[str]) -> str:
             return found[1] + re.sub(r"\d+", lambda rank: name(rank[0]), found[2])
 
-        return re.sub(r"\b(ranks? )(\d+(?:(?:, | and )\d+)*)\b", with_names, text)
+        return re.sub(r"\b(ranks? )(\d+(?:(?:, | and )\d+)*)\b", with_places, text)
 
 
 def _check_processes(session: Session) -> None:
@@ -246,6 +252,12 @@ def _check_mesh(shard: Shard, islands: Islands) -> None:
         raise _core.ConfigError(
             f"parameter {shard.name} is sharded over the ranks {sorted(ranks)}, which are of "
             'several nodes, allowed: the node\'s own mesh, as mesh["shard"]'
+        )
+    if islands.is_flat and ranks != own:
+        raise _core.ConfigError(
+            f"parameter {shard.name} is sharded over {len(ranks)} of the {len(own)} ranks of its "
+            "node, and the mesh has no dimension for what the others do, allowed: a mesh of all "
+            "ranks of the node"
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,7 +15,7 @@ import torch
 from . import _core
 from .checks import share_tensors
 from .compat.trainer import Trainer
-from .distributed import Session, current_session
+from .distributed import Session, current_session, failure_of_thread
 from .islands import Islands, check_options, check_sharded_module, describe_sharded_module
 from .own_topologies import AnyTopology
 from .parameters import EngineParameters
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedGossip"]
 
+# Within this time, the news of a rank that has died reaches the others.
+_NEWS_S = 1.0
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
@@ -138,6 +142,26 @@ class _ShardedTrainer(Trainer):
     @_names_places
     def _end_backward(self) -> None:
         super()._end_backward()
+
+    def close(self, *, failed: bool) -> None:
+        """End the engine's work; after a failure of PyTorch's collectives, say whose rank is lost.
+
+        They fail first where a rank of the own node dies, and name no rank.
+        """
+        failure = failure_of_thread()
+        if isinstance(failure, RuntimeError) and not isinstance(failure, _core.CommError):
+            self._tell_lost_ranks()
+        super().close(failed=failed)
+
+    def _tell_lost_ranks(self) -> None:
+        end = time.monotonic() + _NEWS_S
+        while time.monotonic() < end:
+            try:
+                self.islands.whole.check()
+            except _core.CommError as error:
+                print(f"gossamer: {self.islands.with_names(str(error))}", file=sys.stderr)
+                return
+            time.sleep(_NEWS_S / 20)
 
     @contextlib.contextmanager
     def global_average(self, keep: bool = False, buffers: bool = True) -> Iterator[float]:

@@ -15,24 +15,17 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from . import _core
-from .checks import TYPES
+from .checks import TYPES, is_sharded
 from .parameters import EngineParameters
 
 __all__ = [
     "Shard",
     "ShardedParameters",
     "groups_of",
-    "is_sharded",
     "local_of",
     "reshard",
     "shards_of",
 ]
-
-
-def is_sharded(part: torch.nn.Module) -> bool:
-    """Return whether fully_shard() has been called for this part of a module."""
-    # fully_shard() makes a class of its own, as FSDPLinear.
-    return any(base.__name__ == "FSDPModule" for base in type(part).__mro__)
 
 
 def groups_of(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from conftest import needs_mpi, run_python
 import gossamer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "python"
+TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 PROCESSES = pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=needs_mpi)])
 
 
@@ -58,6 +59,19 @@ def test_nanogpt(tmp_path, num_processes):
     text.write_text("the quick brown fox jumps over the lazy dog. " * 50, encoding="utf-8")
     end = accuracies(["nanogpt.py", str(text), "--steps", "60", "--context", "32"], num_processes)
     assert end[-1] > 0.6
+
+
+@pytest.mark.skipif(TORCH < (2, 6), reason="fully_shard() is private there")
+def test_sharded_gpt(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 50, encoding="utf-8")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    example = [str(FOLDER / "sharded_gpt.py"), str(text), "--shards", "2"]
+    done = run_python([*launcher, *example, "--steps", "60", "--context", "32"])
+    assert done.returncode == 0, done.stderr
+    (end,) = re.findall(r"accuracy of the mean (\d\.\d+)", done.stdout)
+    assert float(end) > 0.6
 
 
 TRACKER = """

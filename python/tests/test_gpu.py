@@ -12,6 +12,8 @@ import pytest
 import torch
 from conftest import alone, flat
 from test_optimizers import IN_PYTHON, OPTIMIZERS
+from test_sharded import ends_of as ends_of_ranks
+from test_sharded import start
 
 import gossamer as gs
 from gossamer.compat.ddp import DistributedDataParallel
@@ -231,6 +233,16 @@ def test_ranks_that_are_threads_must_not_share_a_gpu():
 
     with pytest.raises(gs.ConfigError, match="are threads of one process"):
         gs.run_threads(2, work)
+
+
+def test_nodes_that_shard_a_model_share_a_gpu():
+    ends = ends_of_ranks(start("sharded_gpu.py", 2, ["cuda"]))
+    assert [code for code, _, _ in ends] == [0, 0], ends[0][2]
+    found = json.loads(ends[0][1])
+    assert found["gossip"] <= 1e-10
+    assert found["allreduce"] <= 1e-10
+    assert found["at home"]
+    assert found["streams"]
 
 
 PROGRAM = """

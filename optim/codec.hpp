@@ -17,9 +17,9 @@
 // decoded(heard) alone would round the mean in every round, by up to 0.03 at |x| = 30 in bfloat16.
 //
 // A new codec is one file in optim/codecs and one row in its registry.cpp. Codecs are constants,
-// immutable and thread safe. They run on processors only.
+// immutable and thread safe. A codec runs on processors, and on GPUs if it has kernels
+// (Codec::kernels()).
 
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -59,6 +59,9 @@ struct DifferenceRange {
 
 class MixingCodec;
 
+/// The codecs that have kernels (optim/cuda/every_codec.hpp).
+enum class CodecKernels : std::uint8_t { kNone, kBf16, kFp16, kInt8, kInt4, kTopK };
+
 /// The encoding for sums. A value that is not finite, or that lies beyond the codec's range, makes
 /// the sum not finite, so that all ranks see it.
 class Codec {
@@ -72,6 +75,10 @@ class Codec {
   [[nodiscard]] bool needs_grid() const;
   /// True: an encoded block lacks elements, so only sums with error feedback can take the codec.
   [[nodiscard]] virtual bool is_sparse() const { return false; }
+
+  /// The kernels that do on GPUs what this codec does on processors, with the same bits. A codec
+  /// without kernels, as one from another program, works on processors only.
+  [[nodiscard]] virtual CodecKernels kernels() const { return CodecKernels::kNone; }
 
   /// Elements. In a sum, a part of a block that begins at a multiple of it is encoded by itself.
   static constexpr std::int64_t kSummandPart = 1024;
@@ -114,28 +121,6 @@ inline float rounded_to_float(double size) {
   if (size > static_cast<double>(kLargest)) return std::numeric_limits<float>::infinity();
   return static_cast<float>(size);
 }
-
-/// The differences between this rank and other ranks that the updates of a block have seen. Several
-/// threads may add to it at once.
-class DifferenceStats {
- public:
-  /// `difference` >= 0.
-  void add(float difference, std::int64_t num_wide) {
-    float seen = largest_.load(std::memory_order_relaxed);
-    while (difference > seen && !largest_.compare_exchange_weak(seen, difference)) {
-    }
-    if (num_wide > 0) num_wide_.fetch_add(num_wide, std::memory_order_relaxed);
-  }
-  [[nodiscard]] float largest() const { return largest_.load(); }
-  /// largest(), which starts again from 0.
-  float take_largest() { return largest_.exchange(0.0F); }
-  /// The sum of DifferenceRange::num_wide, which starts again from 0.
-  std::int64_t take_num_wide() { return num_wide_.exchange(0); }
-
- private:
-  std::atomic<float> largest_ = 0.0F;
-  std::atomic<std::int64_t> num_wide_ = 0;
-};
 
 /// How encoded blocks take part in an update. The memory belongs to a lane.
 struct Coding {

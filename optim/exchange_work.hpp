@@ -1,6 +1,6 @@
 #pragma once
 // The work of an update's pass for an exchange, beside mixing in plain inboxes. A lane asks for it
-// (Intake), and the pass must do all of it. On processors only.
+// (Intake), and the pass must do all of it. GPUs do the work of `coding` and `stats` alone.
 
 #include <cstdint>
 #include <functional>
@@ -9,6 +9,7 @@
 
 #include "base/types.hpp"
 #include "optim/codec.hpp"
+#include "optim/difference_stats.hpp"
 
 namespace gossamer {
 

@@ -4,6 +4,7 @@
 
 #include "optim/cuda/convert.hpp"
 #include "optim/cuda/reductions.hpp"
+#include "optim/cuda/summands.hpp"
 #include "optim/cuda/swap_with_mean.hpp"
 #include "optim/cuda/sweep.hpp"
 
@@ -22,6 +23,7 @@ void cuda_squares(Stream&, const SquaresInput&) { refuse(); }
 void cuda_flag(Stream&, const ConstBlock&, double*) { refuse(); }
 void cuda_decision(Stream&, const DecisionInput&) { refuse(); }
 void cuda_norm(Stream&, const ConstBlock&, double, const double*, double*) { refuse(); }
+void cuda_summands(Stream&, const SummandWork&) { refuse(); }
 void cuda_swap_with_mean(Stream&, const SwapInput&) { refuse(); }
 
 }  // namespace gossamer

@@ -10,6 +10,7 @@ namespace {
 
 struct Bf16Format {
   static constexpr std::string_view kName = "bf16";
+  static constexpr CodecKernels kKernels = CodecKernels::kBf16;
   [[gnu::always_inline]] static std::uint16_t encode(float value) {
     return rounded_to_bfloat16(value).bits;
   }

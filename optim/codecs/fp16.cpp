@@ -25,6 +25,7 @@ constexpr std::uint32_t kBias = 112U << 23U;
 
 struct Fp16Format {
   static constexpr std::string_view kName = "fp16";
+  static constexpr CodecKernels kKernels = CodecKernels::kFp16;
 
   [[gnu::always_inline]] static std::uint16_t encode(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);

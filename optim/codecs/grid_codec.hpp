@@ -155,6 +155,9 @@ template <int kBits>
 class GridCodec : public MixingCodec {
  public:
   [[nodiscard]] std::string_view name() const override { return kBits == 8 ? "int8" : "int4"; }
+  [[nodiscard]] CodecKernels kernels() const override {
+    return kBits == 8 ? CodecKernels::kInt8 : CodecKernels::kInt4;
+  }
   [[nodiscard]] std::int64_t encoded_bytes(std::int64_t numel) const override {
     return (numel * kBits + 7) / 8;
   }

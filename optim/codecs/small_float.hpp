@@ -1,7 +1,8 @@
 #pragma once
 // A codec that rounds every element to a floating-point type of 16 bits.
 //
-// `Format` is a type with a constexpr name `kName` and three always-inline functions:
+// `Format` is a type with the constexpr values `kName` and `kKernels` (Codec::kernels()), and with
+// three always-inline functions:
 //   static std::uint16_t encode(float value);
 //   static std::uint16_t encode_summand(float value);
 //   static float decode(std::uint16_t bits);
@@ -79,6 +80,7 @@ template <class Format>
 class SmallFloatCodec : public MixingCodec {
  public:
   [[nodiscard]] std::string_view name() const override { return Format::kName; }
+  [[nodiscard]] CodecKernels kernels() const override { return Format::kKernels; }
   [[nodiscard]] std::int64_t encoded_bytes(std::int64_t numel) const override {
     return numel * static_cast<std::int64_t>(sizeof(std::uint16_t));
   }

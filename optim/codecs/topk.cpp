@@ -195,6 +195,7 @@ void add_largest(const Block& x, const ConstBlock& from) {
 class TopKCodec : public Codec {
  public:
   [[nodiscard]] std::string_view name() const override { return "topk"; }
+  [[nodiscard]] CodecKernels kernels() const override { return CodecKernels::kTopK; }
   [[nodiscard]] bool is_sparse() const override { return true; }
   [[nodiscard]] std::int64_t summand_bytes(std::int64_t numel) const override {
     return numel / kPart * part_bytes(kPart) + part_bytes(numel % kPart);

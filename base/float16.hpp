@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/host_device.hpp"
+
 namespace gossamer {
 
 /// One stored value; a trivial type, like float.
@@ -14,7 +16,7 @@ struct Float16 {
 
 /// Returns the value as a float32; the conversion is exact. A NaN becomes the quiet NaN of its
 /// sign.
-[[nodiscard, gnu::always_inline]] constexpr float widened(Float16 value) {
+[[nodiscard, gnu::always_inline]] GOSSAMER_HOST_DEVICE constexpr float widened(Float16 value) {
   constexpr std::uint32_t kHalf = 0x3f00'0000U;
   // The difference between the two exponents' biases, at the place of float32's exponent.
   constexpr std::uint32_t kBias = 112U << 23U;

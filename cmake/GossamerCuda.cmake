@@ -60,11 +60,14 @@ if(GOSSAMER_CUDA STREQUAL "AUTO" OR GOSSAMER_CUDA)
 endif()
 message(STATUS "GPUs: ${GOSSAMER_WITH_CUDA}")
 
-# The language level and options of .cu files. Arithmetic is that of the processors: no fused
-# multiply-adds, denormals are zero. 186 is a loop over no states.
+# The language level and options of .cu files. Arithmetic is that of the processors: no fused multiply-adds, and
+# denormals are zero except in the files of KEEP_DENORMALS. 186 is a loop over no states.
 function(gossamer_cuda_sources target)
-  target_sources(${target} PRIVATE ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" KEEP_DENORMALS)
+  set(options --expt-relaxed-constexpr --fmad=false --diag-suppress=186 -Xcompiler=-Wall,-Wextra
+              $<$<BOOL:${GOSSAMER_WERROR}>:--Werror=all-warnings>)
+  target_sources(${target} PRIVATE ${arg_UNPARSED_ARGUMENTS} ${arg_KEEP_DENORMALS})
   target_compile_features(${target} PRIVATE cuda_std_20)
-  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS
-    "--expt-relaxed-constexpr;--fmad=false;--ftz=true;--diag-suppress=186;-Xcompiler=-Wall,-Wextra;$<$<BOOL:${GOSSAMER_WERROR}>:--Werror=all-warnings>")
+  set_source_files_properties(${arg_UNPARSED_ARGUMENTS} PROPERTIES COMPILE_OPTIONS "${options};--ftz=true")
+  set_source_files_properties(${arg_KEEP_DENORMALS} PROPERTIES COMPILE_OPTIONS "${options};--ftz=false")
 endfunction()

@@ -205,6 +205,15 @@ class BlockPass {
   std::vector<Inbox> inboxes_;
 };
 
+/// A pass over a whole block without an optimizer.
+BlockUpdate pass_over(const Block& x, Intake intake) {
+  BlockUpdate update;
+  update.parameters = x;
+  update.segments = {{.numel = x.numel}};
+  update.intake = std::move(intake);
+  return update;
+}
+
 void wait_for_all(const ExchangeWork& exchange, std::int64_t numel) {
   if (!exchange.wait_for_more) return;
   while (exchange.wait_for_more() < numel) continue;
@@ -279,9 +288,6 @@ void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate upda
     enqueue_update(stream, optimizer, std::move(update));
     return enqueue_convert(stream, rounded, parameters);
   }
-  if (!stream.on_host() && !update.intake.exchange.is_empty()) {
-    throw std::logic_error("enqueue_update: work for an exchange on a GPU");
-  }
   optimizer.enqueue(stream, std::move(update));
 }
 
@@ -299,6 +305,7 @@ void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const Exch
     if (exchange.stats) measure(x, inboxes, *exchange.stats);
     return mix(x, keep, inboxes, simd);
   }
+  const FlushDenormals flush;
   MixedIn mixed_in;
   for_coded_parts({0, x.numel}, [&](PartRange part) {
     const Block sum = mixed_in.differences(inboxes, exchange, part, x.dtype, simd);
@@ -310,8 +317,9 @@ void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox>
                  const ExchangeWork& exchange, SimdPath simd) {
   if (inboxes.empty()) return;
   if (!stream.on_host()) {
-    if (!exchange.is_empty()) throw std::logic_error("enqueue_mix: work for an exchange on a GPU");
-    return cuda_mix(stream, x, keep, inboxes);
+    Intake intake{.keep = keep, .inboxes = std::move(inboxes), .exchange = exchange};
+    intake.exchange.coding.encodes = false;
+    return cuda_mix(stream, pass_over(x, std::move(intake)));
   }
   stream.run([x, keep, inboxes = std::move(inboxes), exchange, simd] {
     mix(x, keep, inboxes, exchange, simd);
@@ -319,8 +327,18 @@ void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox>
 }
 
 void enqueue_encode(Stream& stream, const Coding& coding, const ConstBlock& x, SimdPath simd) {
-  if (!stream.on_host()) throw std::logic_error("enqueue_encode: a codec on a GPU");
-  stream.run([coding, x, simd] { coding.codec->encode(coding.own, x, coding.next_grid, simd); });
+  if (!stream.on_host()) {
+    // Without inboxes the kernel only reads the block.
+    const Block block{const_cast<void*>(x.data), x.numel, x.dtype, x.device};  // NOLINT
+    Intake intake{.exchange = {.coding = coding}};
+    intake.exchange.coding.decodes = false;
+    intake.exchange.coding.encodes = true;
+    return cuda_mix(stream, pass_over(block, std::move(intake)));
+  }
+  stream.run([coding, x, simd] {
+    const FlushDenormals flush;
+    coding.codec->encode(coding.own, x, coding.next_grid, simd);
+  });
 }
 
 }  // namespace gossamer

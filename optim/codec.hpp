@@ -27,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/host_device.hpp"
 #include "base/option.hpp"
 #include "base/types.hpp"
 #include "optim/optimizer.hpp"
@@ -59,7 +60,8 @@ struct DifferenceRange {
 
 class MixingCodec;
 
-/// The codecs that have kernels (optim/cuda/every_codec.hpp).
+/// The codecs that have kernels: for mixing in optim/cuda/coded_exchange.hpp, and for sums in
+/// optim/cuda/summands.cu.
 enum class CodecKernels : std::uint8_t { kNone, kBf16, kFp16, kInt8, kInt4, kTopK };
 
 /// The encoding for sums. A value that is not finite, or that lies beyond the codec's range, makes
@@ -116,7 +118,7 @@ class MixingCodec : public Codec {
 inline bool Codec::needs_grid() const { return mixing() != nullptr && mixing()->most_steps() > 0; }
 
 /// A size as a float; infinite beyond the largest float.
-inline float rounded_to_float(double size) {
+GOSSAMER_HOST_DEVICE inline float rounded_to_float(double size) {
   constexpr float kLargest = std::numeric_limits<float>::max();
   if (size > static_cast<double>(kLargest)) return std::numeric_limits<float>::infinity();
   return static_cast<float>(size);
@@ -145,6 +147,9 @@ void require_encoded(const MixingCodec& codec, const ConstBlock& encoded, std::i
 void require_summand(const Codec& codec, const ConstBlock& encoded, std::int64_t numel);
 /// Throws std::logic_error unless both are the same.
 void require_dtype(DType found, DType wanted);
+
+/// The codec's kernels. Throws ConfigError for a codec without kernels.
+CodecKernels kernels_of(const Codec& codec);
 
 /// Throws std::logic_error unless a part of an encoded block may begin at element `first`.
 void require_grain(std::int64_t first);

@@ -1,5 +1,7 @@
 #include "optim/external_optimizer.hpp"
 
+#include <utility>
+
 #include "optim/cuda/sweep.hpp"
 
 namespace gossamer {
@@ -19,8 +21,9 @@ class MixingOptimizer : public OnePassOptimizer {
   void update(const ParameterUpdate& update) const override { mix(update); }
   void update_on_device(Stream& stream, const BlockUpdate& update) const override {
     // The caller that applies the rule writes the rounded copy.
-    const Intake& intake = update.intake;
-    if (!intake.inboxes.empty()) cuda_mix(stream, update.parameters, intake.keep, intake.inboxes);
+    BlockUpdate mixing = update;
+    mixing.rounded = {};
+    cuda_mix(stream, std::move(mixing));
   }
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 void cuda_sweep(const RuleRef&, Stream&, const BlockUpdate&) { refuse(); }
 void cuda_load_kernels(Stream&) { refuse(); }
-void cuda_mix(Stream&, const Block&, double, const std::vector<Inbox>&) { refuse(); }
+void cuda_mix(Stream&, BlockUpdate) { refuse(); }
 void cuda_convert(Stream&, const Block&, const ConstBlock&) { refuse(); }
 void cuda_squares(Stream&, const SquaresInput&) { refuse(); }
 void cuda_flag(Stream&, const ConstBlock&, double*) { refuse(); }

@@ -22,36 +22,12 @@
 #include <string_view>
 
 #include "optim/codec.hpp"
+#include "optim/codecs/grid_points.hpp"
 #include "optim/codecs/nibbles.hpp"
 #include "optim/codecs/scaled_bytes.hpp"
 #include "optim/simd.hpp"
 
 namespace gossamer::internal {
-
-/// A number in [0, 1) with 24 bits, from the seed of a round and the place of a value.
-[[gnu::always_inline]] inline float dither(std::uint32_t seed, std::uint32_t place) {
-  std::uint32_t h = place * 0x9e37'79b1U + seed;
-  h ^= h >> 16U;
-  h *= 0x85eb'ca6bU;
-  h ^= h >> 13U;
-  h *= 0xc2b2'ae35U;
-  h ^= h >> 16U;
-  return static_cast<float>(static_cast<std::int32_t>(h >> 8U)) * 0x1p-24F;
-}
-
-/// Spreads the bits of a round's number.
-inline std::uint32_t seed_of(const Grid& grid) {
-  std::uint64_t h = (grid.seed + 1) * 0x9e37'79b9'7f4a'7c15ULL;
-  h ^= h >> 29U;
-  return static_cast<std::uint32_t>(h >> 16U);
-}
-
-/// The size of a difference, at most 128.
-[[gnu::always_inline]] inline std::uint8_t size_of_difference(std::uint8_t a, std::uint8_t b) {
-  const auto up = static_cast<std::uint8_t>(a - b);
-  const auto down = static_cast<std::uint8_t>(b - a);
-  return up < down ? up : down;
-}
 
 template <class T, int kBits>
 struct EncodeOnGrid {
@@ -77,18 +53,12 @@ struct EncodeOnGrid {
 
   [[gnu::always_inline]] void points(const T* x, std::int64_t count, std::uint32_t first,
                                      std::uint8_t* q) const {
-    constexpr T kModulus = T{1 << kBits};
     const T c = scale;
     const std::uint32_t s = seed;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i) {
       const T r = static_cast<T>(dither(s, first + static_cast<std::uint32_t>(i)));
-      const T point = std::floor(x[i] * c + r);
-      // Exact, because both numbers are whole and the result is small.
-      const T rest = point - kModulus * std::floor(point * (T{1} / kModulus));
-      // Values that are not finite are sent as 0.
-      const T safe = rest >= T{0} && rest < kModulus ? rest : T{0};
-      q[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(safe));
+      q[i] = grid_number<kBits>(x[i], c, r);
     }
   }
 };
@@ -97,9 +67,7 @@ struct EncodeOnGrid {
 /// both, in signed bytes, and a step is `kUnit`.
 template <class T, int kBits>
 struct DifferenceOnGrid {
-  static constexpr int kUnit = 1 << (8 - kBits);
-  /// The least difference that uses the upper half of the range.
-  static constexpr int kWide = 64;
+  static constexpr int kUnit = kStepUnit<kBits>;
 
   T* x;
   T factor;
@@ -128,9 +96,7 @@ struct DifferenceOnGrid {
     const T c = factor / T{kUnit};
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto wrapped = static_cast<std::int8_t>(theirs[i] - ours[i]);
-      const std::int8_t steps = wrapped == -128 ? std::int8_t{0} : wrapped;
-      sum[i] += c * static_cast<T>(steps);
+      sum[i] += c * static_cast<T>(grid_steps(theirs[i], ours[i]));
     }
     // Loops of their own, because the compiler vectorises sums of floats and maxima of bytes, but
     // not both together.
@@ -140,9 +106,9 @@ struct DifferenceOnGrid {
       largest = size > largest ? size : largest;
     }
     std::int64_t num_wide = 0;
-    if (largest >= kWide) {
+    if (largest >= kWideDifference) {
       for (std::int64_t i = 0; i < count; ++i) {
-        num_wide += size_of_difference(theirs[i], ours[i]) >= kWide ? 1 : 0;
+        num_wide += size_of_difference(theirs[i], ours[i]) >= kWideDifference ? 1 : 0;
       }
     }
     range->largest_steps = std::max(range->largest_steps, largest / kUnit);

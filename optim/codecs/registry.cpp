@@ -6,6 +6,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 #include "optim/codec.hpp"
 
@@ -73,6 +74,15 @@ void require_dtype(DType found, DType wanted) {
   if (found == wanted) return;
   throw std::logic_error(
       concat("codec: a block of ", name_of(found), " instead of ", name_of(wanted)));
+}
+
+CodecKernels kernels_of(const Codec& codec) {
+  const CodecKernels kernels = codec.kernels();
+  if (kernels != CodecKernels::kNone) return kernels;
+  std::vector<std::string> allowed;
+  for (const CodecEntry& entry : codec_table()) allowed.emplace_back(entry.name);
+  throw ConfigError(concat("the codec ", codec.name(),
+                           " works on processors only, allowed on GPUs: ", join(allowed, ", ")));
 }
 
 void require_grain(std::int64_t first) {

@@ -1,43 +1,15 @@
 #include "optim/codecs/scaled_bytes.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
-#include <limits>
 
-#include "optim/codecs/float_sizes.hpp"
 #include "optim/codecs/nibbles.hpp"
+#include "optim/codecs/scaled_numbers.hpp"
 
 namespace gossamer::internal {
 namespace {
 
 constexpr std::int64_t kPart = Codec::kSummandPart;
-constexpr std::int64_t kScaleBytes = sizeof(float);
-/// Adding it rounds a float of at most 127 to a whole number, which then stands in the last byte.
-constexpr float kRounder = 0x1.8p23F;
-
-/// A scale, and what values are multiplied by.
-struct Scale {
-  float step = 0.0F;
-  float inverse = 0.0F;
-};
-
-/// `largest`: the bits of the largest |x|. As integers, infinity and NaN are above all numbers.
-template <int kBits>
-[[gnu::always_inline]] inline Scale scale_of(std::int32_t largest) {
-  if (largest >= kInfiniteSize) return {.step = std::numeric_limits<float>::quiet_NaN()};
-  constexpr auto kMostSteps = static_cast<float>((1 << (kBits - 1)) - 1);
-  const float step = std::bit_cast<float>(largest) / kMostSteps;
-  // The inverse of a smaller number may be infinite.
-  if (step < std::numeric_limits<float>::min()) return {};
-  return {.step = step, .inverse = 1.0F / step};
-}
-
-/// Bytes of the numbers of one part.
-template <int kBits>
-constexpr std::int64_t number_bytes(std::int64_t count) {
-  return (count * kBits + 7) / 8;
-}
 
 template <class T, int kBits>
 struct EncodeScaled {
@@ -77,8 +49,7 @@ struct EncodeScaled {
                                                    std::uint8_t* q) {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i) {
-      const float steps = static_cast<float>(x[i]) * inverse + kRounder;
-      q[i] = static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(steps));
+      q[i] = scaled_number(static_cast<float>(x[i]), inverse);
     }
   }
 };
@@ -115,12 +86,8 @@ struct AddScaled {
 
   [[gnu::always_inline]] static void add_numbers(T* sum, T scale, const std::uint8_t* q,
                                                  std::int64_t count) {
-    // Unpacked nibbles are 16 times their numbers.
-    constexpr T kUnit = T{1} / T{1 << (8 - kBits)};
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < count; ++i) {
-      sum[i] += scale * (kUnit * static_cast<T>(static_cast<std::int8_t>(q[i])));
-    }
+    for (std::int64_t i = 0; i < count; ++i) sum[i] += scaled_value<kBits>(q[i], scale);
   }
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 // A codec that rounds every element to a floating-point type of 16 bits.
 //
-// `Format` is a type with the constexpr values `kName` and `kKernels` (Codec::kernels()), and with
-// three always-inline functions:
+// `Format` is a type of small_formats.hpp, with the constexpr values `kName` and `kKernels`
+// (Codec::kernels()), and with three always-inline functions:
 //   static std::uint16_t encode(float value);
 //   static std::uint16_t encode_summand(float value);
 //   static float decode(std::uint16_t bits);

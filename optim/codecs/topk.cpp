@@ -25,6 +25,7 @@
 #include "base/bfloat16.hpp"
 #include "optim/codec.hpp"
 #include "optim/codecs/float_sizes.hpp"
+#include "optim/codecs/topk_elements.hpp"
 #include "optim/simd.hpp"
 
 namespace gossamer {
@@ -32,18 +33,16 @@ namespace {
 
 using internal::float_size;
 using internal::kInfiniteSize;
+using internal::kTopKElementBits;
+using internal::kTopKHeadBytes;
+using internal::num_sent;
+using internal::topk_bytes;
+using internal::topk_element;
+using internal::topk_place;
+using internal::topk_value;
+using internal::TopKLevels;
 
 constexpr std::int64_t kPart = Codec::kSummandPart;
-constexpr std::int64_t kShare = 64;
-constexpr int kElementBits = 12;
-constexpr std::int64_t kHeadBytes = 2 * sizeof(std::uint16_t);
-
-constexpr std::int64_t num_sent(std::int64_t numel) { return (numel + kShare - 1) / kShare; }
-
-constexpr std::int64_t part_bytes(std::int64_t numel) {
-  return numel == 0 ? 0 : kHeadBytes + (num_sent(numel) * kElementBits + 7) / 8;
-}
-
 /// The size (float_size()) of each element of a part.
 using Sizes = std::array<std::int32_t, kPart>;
 
@@ -66,13 +65,13 @@ using Sizes = std::array<std::int32_t, kPart>;
   return threshold;
 }
 
-/// Writes and reads numbers of kElementBits bits, one after the other, the low bits first.
+/// Writes and reads numbers of kTopKElementBits bits, one after the other, the low bits first.
 class BitWriter {
  public:
   explicit BitWriter(std::uint8_t* to) : to_(to) {}
   void write(std::uint32_t value) {
     bits_ |= value << num_bits_;
-    num_bits_ += kElementBits;
+    num_bits_ += kTopKElementBits;
     while (num_bits_ >= 8) {
       *to_++ = static_cast<std::uint8_t>(bits_);
       bits_ >>= 8U;
@@ -93,13 +92,13 @@ class BitReader {
  public:
   explicit BitReader(const std::uint8_t* from) : from_(from) {}
   std::uint32_t read() {
-    while (num_bits_ < kElementBits) {
+    while (num_bits_ < kTopKElementBits) {
       bits_ |= static_cast<std::uint32_t>(*from_++) << num_bits_;
       num_bits_ += 8;
     }
-    const std::uint32_t value = bits_ & ((1U << kElementBits) - 1U);
-    bits_ >>= static_cast<unsigned>(kElementBits);
-    num_bits_ -= kElementBits;
+    const std::uint32_t value = bits_ & ((1U << kTopKElementBits) - 1U);
+    bits_ >>= static_cast<unsigned>(kTopKElementBits);
+    num_bits_ -= kTopKElementBits;
     return value;
   }
 
@@ -112,7 +111,7 @@ class BitReader {
 /// A part that decodes to NaN.
 inline void encode_nan(std::uint8_t* part, std::int64_t count) {
   const std::uint16_t nan = rounded_to_bfloat16(std::numeric_limits<float>::quiet_NaN()).bits;
-  std::memset(part, 0, static_cast<std::size_t>(part_bytes(count)));
+  std::memset(part, 0, static_cast<std::size_t>(topk_bytes(count)));
   std::memcpy(part, &nan, sizeof(nan));
   std::memcpy(part + sizeof(nan), &nan, sizeof(nan));
 }
@@ -128,7 +127,7 @@ struct EncodeLargest {
     for (std::int64_t first = 0; first < numel; first += kPart) {
       const std::int64_t count = std::min(kPart, numel - first);
       encode_part(from + first, part, count);
-      part += part_bytes(count);
+      part += topk_bytes(count);
     }
   }
 
@@ -149,16 +148,13 @@ struct EncodeLargest {
     const std::array<std::uint16_t, 2> head = {rounded_to_bfloat16(low).bits,
                                                rounded_to_bfloat16(high).bits};
     std::memcpy(part, head.data(), sizeof(head));
-    const float middle = low + (high - low) / 2.0F;
     // Those above the threshold are sent in any case, of those at the threshold the first ones.
     std::int64_t num_equal = wanted - count_from(sizes, count, least + 1);
-    BitWriter writer(part + kHeadBytes);
+    BitWriter writer(part + kTopKHeadBytes);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int32_t size = sizes[static_cast<std::size_t>(i)];
       if (size < least || (size == least && num_equal-- <= 0)) continue;
-      const std::uint32_t level = std::bit_cast<float>(size) > middle ? 1U : 0U;
-      const std::uint32_t sign = x[i] < T{0} ? 1U : 0U;
-      writer.write(static_cast<std::uint32_t>(i) | sign << 10U | level << 11U);
+      writer.write(topk_element(static_cast<std::uint32_t>(i), x[i] < T{0}, size, {low, high}));
     }
     writer.finish();
   }
@@ -168,16 +164,14 @@ template <class T>
 void add_part(T* sum, const std::uint8_t* part, std::int64_t count) {
   std::array<std::uint16_t, 2> head = {};
   std::memcpy(head.data(), part, sizeof(head));
-  const T low = static_cast<T>(widened(BFloat16{head[0]}));
-  const T high = static_cast<T>(widened(BFloat16{head[1]}));
-  if (std::isnan(high)) return std::fill(sum, sum + count, high);
-  BitReader reader(part + kHeadBytes);
+  const TopKLevels levels{widened(BFloat16{head[0]}), widened(BFloat16{head[1]})};
+  if (std::isnan(levels.high)) return std::fill(sum, sum + count, static_cast<T>(levels.high));
+  BitReader reader(part + kTopKHeadBytes);
   for (std::int64_t i = 0; i < num_sent(count); ++i) {
     const std::uint32_t element = reader.read();
-    const T size = (element >> 11U) == 0 ? low : high;
-    const std::int64_t place = element & 0x3ffU;
+    const std::int64_t place = topk_place(element);
     // A message comes from another rank.
-    if (place < count) sum[place] += (element >> 10U & 1U) == 0 ? size : -size;
+    if (place < count) sum[place] += topk_value<T>(element, levels);
   }
 }
 
@@ -188,7 +182,7 @@ void add_largest(const Block& x, const ConstBlock& from) {
   for (std::int64_t first = 0; first < x.numel; first += kPart) {
     const std::int64_t count = std::min(kPart, x.numel - first);
     add_part(sum + first, part, count);
-    part += part_bytes(count);
+    part += topk_bytes(count);
   }
 }
 
@@ -198,7 +192,7 @@ class TopKCodec : public Codec {
   [[nodiscard]] CodecKernels kernels() const override { return CodecKernels::kTopK; }
   [[nodiscard]] bool is_sparse() const override { return true; }
   [[nodiscard]] std::int64_t summand_bytes(std::int64_t numel) const override {
-    return numel / kPart * part_bytes(kPart) + part_bytes(numel % kPart);
+    return numel / kPart * topk_bytes(kPart) + topk_bytes(numel % kPart);
   }
   void encode_summand(const Block& to, const ConstBlock& x, SimdPath simd) const override {
     require_summand(*this, to, x.numel);

@@ -42,6 +42,7 @@ void load_kernel(void (*kernel)(Parameters...)) {
 // The parts of cuda_load_kernels().
 void load_conversions();
 void load_reductions();
+void load_summands();
 
 /// The number of thread blocks of a persistent grid: enough to keep the device busy, so that each
 /// block works on many chunks, and no more than there are chunks.

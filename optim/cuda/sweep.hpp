@@ -3,7 +3,6 @@
 // without CUDA there are no CUDA streams, and the functions throw std::logic_error (no_cuda.cpp).
 
 #include <typeinfo>
-#include <vector>
 
 #include "base/stream.hpp"
 #include "optim/block.hpp"
@@ -20,8 +19,9 @@ struct RuleRef {
 /// which is none of optim/every_optimizer.hpp.
 void cuda_sweep(const RuleRef& rule, Stream& stream, const BlockUpdate& update);
 
-/// enqueue_mix() in optim/block_update.hpp documents the arguments.
-void cuda_mix(Stream& stream, const Block& x, double keep, const std::vector<Inbox>& inboxes);
+/// The step of a block without an optimizer: the pass mixes, encodes and measures. Without inboxes
+/// the parameters stay as they are.
+void cuda_mix(Stream& stream, BlockUpdate update);
 
 /// Loads all kernels of optim to the stream's device. CUDA otherwise loads a kernel when it is
 /// first launched, and may wait for the device then.

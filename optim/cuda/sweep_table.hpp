@@ -3,6 +3,9 @@
 // out. The table is a kernel parameter (at most 32,764 bytes from CUDA 12.1 on), so a launch needs
 // no copy to the device and the host never waits.
 //
+// A pass that decodes, encodes or measures has kernels of its own (coded_exchange.hpp), so that
+// other passes need no registers for that.
+//
 // The segments of a block are cut into chunks. The thread blocks of a persistent grid take chunk
 // after chunk, and find the segment of a chunk by bisection.
 //
@@ -10,12 +13,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
 
 #include "base/host_device.hpp"
 #include "optim/block.hpp"
+#include "optim/cuda/coded_exchange.hpp"
 #include "optim/cuda/pack.hpp"
 #include "optim/rule.hpp"
 
@@ -58,13 +64,16 @@ struct SweepTable {
   const T* source = nullptr;
   G* rounded = nullptr;
   std::array<T*, kMaxStates> states = {};
-  std::array<const T*, kMaxInboxes> inboxes = {};
+  /// Plain blocks of T, or encoded blocks.
+  std::array<const void*, kMaxInboxes> inboxes = {};
   std::array<T, kMaxInboxes> weights = {};
   T keep = 1;
   std::int32_t num_inboxes = 0;
   std::int32_t num_segments = 0;
   std::int32_t num_chunks = 0;
   const GradientDecision* decision = nullptr;
+  /// Used by the kernels of passes that decode, encode or measure.
+  CodedExchange<T> coded = {};
   std::array<Coefficients, kMaxCoefficients> coefficients;
   std::array<SweepSegment, kMaxSegments> segments;
 };
@@ -84,8 +93,8 @@ GOSSAMER_HOST_DEVICE int segment_of(const Table& table, std::int32_t chunk) {
 }
 
 /// One thread's share of a chunk. The arithmetic and its order are the same as in the sweep on
-/// processors.
-template <class Rule, class T, class G, Phase kPhase>
+/// processors. kCodes: the pass decodes, encodes or measures.
+template <class Rule, class T, class G, Phase kPhase, bool kCodes>
 struct SweepThread {
   using Coefficients = typename Rule::template Coefficients<T>;
   using Table = SweepTable<Coefficients, T, G>;
@@ -94,40 +103,101 @@ struct SweepThread {
   const SweepSegment& segment;
   bool applies;
   T scale;
+  SeenDifferences<T>& seen;
 
   /// Works on this thread's elements among [first, first + count) of the segment; `thread` is the
-  /// thread's index in its block.
+  /// thread's index in its block. `first` is even.
   GOSSAMER_HOST_DEVICE void run(std::int64_t first, std::int64_t count, int thread) const {
     const bool updates = applies && (segment.gradient != nullptr || Rule::kTraits.every_step);
-    if (!updates && table.num_inboxes == 0) return;
+    const bool encodes = kCodes && table.coded.encodes;
+    if (!updates && table.num_inboxes == 0 && !encodes) return;
     std::int64_t done = 0;
     if (segment.aligned) {
       constexpr std::int64_t kStep = kLanes<T>;
-      if (thread < count / kStep) {
-        const std::int64_t index = first + thread * kStep;
-        updates ? update<kStep>(index) : mix_only<kStep>(index);
-      }
+      if (thread < count / kStep) step<kStep>(first + thread * kStep, updates, kStep);
       done = count / kStep * kStep;
     }
-    for (std::int64_t i = done + thread; i < count; i += kSweepThreads) {
-      updates ? update<1>(first + i) : mix_only<1>(first + i);
+    // Two elements may share an encoded byte.
+    constexpr std::int64_t kAtOnce = kCodes ? 2 : 1;
+    for (std::int64_t i = done + kAtOnce * thread; i < count; i += kAtOnce * kSweepThreads) {
+      step_apart<kAtOnce>(first + i, updates, count - i < kAtOnce ? count - i : kAtOnce);
     }
   }
 
  private:
+  /// kCount elements in one access.
+  template <std::int64_t kCount>
+  GOSSAMER_HOST_DEVICE void step(std::int64_t index, bool updates, std::int64_t count) const {
+    const Pack<T, kCount> x = updates ? update<kCount>(index) : mix_only<kCount>(index);
+    encode<kCount>(index, x, count);
+  }
+
+  /// The first `count` of kCount elements, in an access each.
+  template <std::int64_t kCount>
+  GOSSAMER_HOST_DEVICE void step_apart(std::int64_t index, bool updates, std::int64_t count) const {
+    Pack<T, kCount> all{};
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Pack<T, 1> x = updates ? update<1>(index + i) : mix_only<1>(index + i);
+      all.lanes[static_cast<std::size_t>(i)] = x.lanes[0];
+    }
+    encode<kCount>(index, all, count);
+  }
+
+  template <std::int64_t kCount>
+  GOSSAMER_HOST_DEVICE void encode([[maybe_unused]] std::int64_t index,
+                                   [[maybe_unused]] const Pack<T, kCount>& x,
+                                   [[maybe_unused]] std::int64_t count) const {
+    if constexpr (kCodes) {
+      if (!table.coded.encodes) return;
+      CodedElements<T>{table.coded}.template encode<kCount>(x, segment.offset + index, count);
+    }
+  }
+
   template <std::int64_t kCount>
   GOSSAMER_HOST_DEVICE Pack<T, kCount> mixed(std::int64_t place) const {
     auto x = load_pack<Pack<T, kCount>>(table.source + place);
     if (table.num_inboxes == 0) return x;
+    if constexpr (kCodes) {
+      if (table.coded.decodes) return mixed_with_differences<kCount>(place, x);
+    }
     for (std::size_t lane = 0; lane < kCount; ++lane) x.lanes[lane] *= table.keep;
     for (std::size_t k = 0; k < static_cast<std::size_t>(table.num_inboxes); ++k) {
-      const auto inbox = load_pack<Pack<T, kCount>>(table.inboxes[k] + place);
+      const auto inbox =
+          load_pack<Pack<T, kCount>>(static_cast<const T*>(table.inboxes[k]) + place);
+      if constexpr (kCodes) measure<kCount>(place, inbox);
       const T weight = table.weights[k];
       for (std::size_t lane = 0; lane < kCount; ++lane) {
         x.lanes[lane] += weight * inbox.lanes[lane];
       }
     }
     return x;
+  }
+
+  /// keep * x + the differences of encoded inboxes.
+  template <std::int64_t kCount>
+  GOSSAMER_HOST_DEVICE Pack<T, kCount> mixed_with_differences(std::int64_t place,
+                                                              Pack<T, kCount> x) const {
+    Pack<T, kCount> sum{};
+    if (table.coded.adds_up) sum = x;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(table.num_inboxes); ++k) {
+      CodedElements<T>{table.coded}.template add_difference<kCount>(sum, table.inboxes[k],
+                                                                    table.weights[k], place, seen);
+    }
+    if (table.coded.adds_up) return sum;
+    for (std::size_t lane = 0; lane < kCount; ++lane) {
+      x.lanes[lane] = table.keep * x.lanes[lane] + sum.lanes[lane];
+    }
+    return x;
+  }
+
+  /// Compares a plain inbox with the parameters.
+  template <std::int64_t kCount>
+  GOSSAMER_HOST_DEVICE void measure(std::int64_t place, const Pack<T, kCount>& inbox) const {
+    if (table.coded.stats == nullptr) return;
+    const auto x = load_pack<Pack<T, kCount>>(table.coded.measured + place);
+    for (std::size_t lane = 0; lane < kCount; ++lane) {
+      seen.add_plain(x.lanes[lane], inbox.lanes[lane]);
+    }
   }
 
   template <std::int64_t kCount>
@@ -143,13 +213,15 @@ struct SweepThread {
   }
 
   template <std::int64_t kCount>
-  GOSSAMER_HOST_DEVICE void mix_only(std::int64_t index) const {
+  GOSSAMER_HOST_DEVICE Pack<T, kCount> mix_only(std::int64_t index) const {
     const std::int64_t place = segment.offset + index;
-    write<kCount>(place, mixed<kCount>(place));
+    const Pack<T, kCount> x = mixed<kCount>(place);
+    if (table.num_inboxes > 0) write<kCount>(place, x);
+    return x;
   }
 
   template <std::int64_t kCount>
-  GOSSAMER_HOST_DEVICE void update(std::int64_t index) const {
+  GOSSAMER_HOST_DEVICE Pack<T, kCount> update(std::int64_t index) const {
     constexpr std::size_t kStates = kNumStates<Rule>;
     constexpr StateMask kReads = Rule::kTraits.reads(kPhase) | Rule::kTraits.rest_states;
     constexpr StateMask kWrites = Rule::kTraits.writes(kPhase);
@@ -188,6 +260,7 @@ struct SweepThread {
       const StateMask writes = rests ? Rule::kTraits.rest_states : kWrites;
       if (writes >> k & 1U) store_pack(table.states[k] + place, states[k]);
     }
+    return x;
   }
 };
 
@@ -208,32 +281,70 @@ struct NoRule {
 template <class Rule>
 inline constexpr bool kNeedsBefore = Rule::kTraits.sees_before || Rule::kTraits.every_step;
 
-/// Cuts the step of a block into portions of at most kMaxInboxes inboxes, and calls
-/// `sweep(rule, update, source)` for each; `source` as in SweepTable. All portions but the last
-/// only mix, into `mixed`, a block like the parameters. Rules that do not need the parameters as
-/// they were can give the parameters themselves.
+/// Whether a pass needs the kernels that decode, encode or measure.
+inline bool codes(const ExchangeWork& exchange) {
+  return exchange.coding.codec != nullptr || exchange.stats != nullptr;
+}
+
+/// A part of the step of a block that mixes in at most kMaxInboxes inboxes.
+struct Portion {
+  const BlockUpdate& update;
+  /// As in SweepTable.
+  ConstBlock source = {};
+  /// As in CodedExchange.
+  ConstBlock measured = {};
+  bool adds_up = false;
+};
+
+/// Whether in_portions() needs a block of its own for what it has mixed.
+template <class Rule>
+bool needs_mixed_block(const BlockUpdate& update) {
+  const ExchangeWork& exchange = update.intake.exchange;
+  return update.intake.inboxes.size() > kMaxInboxes &&
+         (kNeedsBefore<Rule> || exchange.coding.decodes || exchange.stats != nullptr);
+}
+
+/// Cuts the step of a block into portions, and calls `sweep(rule, portion)` for each. All portions
+/// but the last only mix, into `mixed`, a block like the parameters. `mixed` may be the parameters
+/// themselves unless needs_mixed_block(). Encoded inboxes are first added up in `mixed`, which then
+/// is 0 before, and the last portion mixes in this sum.
 template <class Rule, class Sweep>
 void in_portions(const Rule& rule, BlockUpdate update, const Block& mixed, const Sweep& sweep) {
+  const ConstBlock measured = update.parameters;
   ConstBlock source = update.parameters;
-  BlockUpdate part;
-  if (update.intake.inboxes.size() > kMaxInboxes) {
+  std::vector<Inbox>& inboxes = update.intake.inboxes;
+  ExchangeWork& exchange = update.intake.exchange;
+  if (inboxes.size() > kMaxInboxes) {
+    const bool decodes = exchange.coding.decodes;
+    BlockUpdate part;
     part.parameters = mixed;
+    part.simd = update.simd;
     part.segments = update.segments;
     for (Segment& segment : part.segments) {
       segment.gradient = {};
       segment.optimizer = nullptr;
     }
+    part.intake.exchange = exchange;
+    part.intake.exchange.coding.encodes = false;
+    if (decodes) source = mixed;
+    while (decodes ? !inboxes.empty() : inboxes.size() > kMaxInboxes) {
+      const auto end = inboxes.begin() + std::min<std::ptrdiff_t>(kMaxInboxes, std::ssize(inboxes));
+      part.intake.keep = decodes ? 1.0 : update.intake.keep;
+      part.intake.inboxes = {inboxes.begin(), end};
+      sweep(NoRule{}, Portion{part, source, measured, decodes});
+      inboxes.erase(inboxes.begin(), end);
+      if (decodes) continue;
+      update.intake.keep = 1.0;
+      source = mixed;
+    }
+    if (decodes) {
+      source = update.parameters;
+      inboxes = {{mixed, 1.0}};
+      exchange.coding.decodes = false;
+      exchange.stats.reset();
+    }
   }
-  while (update.intake.inboxes.size() > kMaxInboxes) {
-    std::vector<Inbox>& inboxes = update.intake.inboxes;
-    const auto end = inboxes.begin() + kMaxInboxes;
-    part.intake = {.keep = update.intake.keep, .inboxes = {inboxes.begin(), end}};
-    sweep(NoRule{}, part, source);
-    inboxes.erase(inboxes.begin(), end);
-    update.intake.keep = 1.0;
-    source = mixed;
-  }
-  sweep(rule, update, source);
+  sweep(rule, Portion{update, source, measured});
 }
 
 /// Cuts the step of a block into launches. All segments of one phase share a launch, unless they do
@@ -245,12 +356,12 @@ class SweepLaunches {
   using Coefficients = typename Rule::template Coefficients<T>;
   using Table = SweepTable<Coefficients, T, G>;
 
-  /// The update must have at most kMaxInboxes inboxes. `source`: as in SweepTable. Both references
-  /// must outlive the object.
-  SweepLaunches(const Rule& rule, const BlockUpdate& update, const ConstBlock& source)
-      : rule_(rule), update_(update) {
+  /// The rule and the portion's update must outlive the object. Throws ConfigError for a codec
+  /// without kernels.
+  SweepLaunches(const Rule& rule, const Portion& portion) : rule_(rule), update_(portion.update) {
+    const BlockUpdate& update = portion.update;
     table_.parameters = static_cast<T*>(update.parameters.data);
-    table_.source = static_cast<const T*>(source.data);
+    table_.source = static_cast<const T*>(portion.source.data);
     table_.rounded = static_cast<G*>(update.rounded.data);
     for (std::size_t k = 0; k < table_.states.size(); ++k) {
       table_.states[k] = static_cast<T*>(update.states[k]);
@@ -259,10 +370,11 @@ class SweepLaunches {
     table_.keep = static_cast<T>(update.intake.keep);
     table_.num_inboxes = static_cast<std::int32_t>(inboxes.size());
     for (std::size_t k = 0; k < inboxes.size(); ++k) {
-      table_.inboxes[k] = static_cast<const T*>(inboxes[k].block.data);
+      table_.inboxes[k] = inboxes[k].block.data;
       table_.weights[k] = static_cast<T>(inboxes[k].weight);
     }
     table_.decision = update.decision;
+    if (codes(update.intake.exchange)) set_coded(portion);
   }
 
   template <class Launch>
@@ -282,6 +394,32 @@ class SweepLaunches {
   }
 
  private:
+  void set_coded(const Portion& portion) {
+    const ExchangeWork& exchange = update_.intake.exchange;
+    const Coding& coding = exchange.coding;
+    CodedExchange<T>& coded = table_.coded;
+    coded.measured = static_cast<const T*>(portion.measured.data);
+    if (exchange.stats) coded.stats = exchange.stats->on_device();
+    if (coding.codec == nullptr) return;
+    coded.codec = kernels_of(*coding.codec);
+    coded.decodes = coding.decodes;
+    coded.encodes = coding.encodes;
+    coded.adds_up = portion.adds_up;
+    coded.own = static_cast<std::uint8_t*>(coding.own.data);
+    coded.scale = static_cast<T>(std::ldexp(1.0, -coding.next_grid.exponent));
+    coded.seed = internal::seed_of(coding.next_grid);
+    coded.place = static_cast<std::uint32_t>(coding.next_grid.first);
+    coded.step = std::ldexp(1.0F, coding.grid.exponent);
+    require_encoded(*coding.codec, coding.own, update_.parameters.numel);
+    for (const Segment& segment : update_.segments) require_grain(segment.offset);
+    if (!coding.decodes) return;
+    for (std::size_t k = 0; k < update_.intake.inboxes.size(); ++k) {
+      const Inbox& inbox = update_.intake.inboxes[k];
+      require_encoded(*coding.codec, inbox.block, update_.parameters.numel);
+      table_.weights[k] = coded_weight<T>(coded.codec, inbox.weight, coding.grid);
+    }
+  }
+
   struct Kind {
     double weight_decay = 0.0;
     double lr = 0.0;
@@ -334,8 +472,8 @@ class SweepLaunches {
     for (int k = 0; k < kNumStates<Rule>; ++k) {
       aligned = aligned && fits(table_.states[static_cast<std::size_t>(k)] + segment.offset);
     }
-    for (std::size_t k = 0; k < update_.intake.inboxes.size(); ++k) {
-      aligned = aligned && fits(table_.inboxes[k] + segment.offset);
+    for (std::size_t k = 0; !table_.coded.decodes && k < update_.intake.inboxes.size(); ++k) {
+      aligned = aligned && fits(static_cast<const T*>(table_.inboxes[k]) + segment.offset);
     }
     table_.segments[static_cast<std::size_t>(table_.num_segments++)] = {
         .gradient = segment.gradient.data,

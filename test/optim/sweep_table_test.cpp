@@ -40,7 +40,9 @@ void run_table(const typename SweepLaunches<Rule, T, G>::Table& table) {
     const std::int64_t first = (chunk - segment.first_chunk) * kChunk<T>;
     const std::int64_t count = std::min(kChunk<T>, segment.numel - first);
     for (int thread = 0; thread < kSweepThreads; ++thread) {
-      SweepThread<Rule, T, G, kPhase>{table, segment, applies, scale}.run(first, count, thread);
+      SeenDifferences<T> seen;
+      SweepThread<Rule, T, G, kPhase, false>{table, segment, applies, scale, seen}.run(first, count,
+                                                                                       thread);
     }
   }
 }
@@ -51,10 +53,9 @@ int run_like_a_gpu(const Rule& rule, const BlockUpdate& update) {
   int num_launches = 0;
   const Buffer scratch(update.parameters.numel, update.parameters.dtype);
   const Block mixed = kNeedsBefore<Rule> ? scratch.block() : update.parameters;
-  const auto sweep = [&num_launches]<class Some>(const Some& some, const BlockUpdate& part,
-                                                 const ConstBlock& source) {
+  const auto sweep = [&num_launches]<class Some>(const Some& some, const Portion& portion) {
     using Written = std::conditional_t<std::is_same_v<Some, NoRule>, T, G>;
-    SweepLaunches<Some, T, Written>(some, part, source).run([&](Phase phase, const auto& table) {
+    SweepLaunches<Some, T, Written>(some, portion).run([&](Phase phase, const auto& table) {
       ++num_launches;
       with_phase<Some>(phase, [&]<Phase kPhase>() { run_table<Some, T, Written, kPhase>(table); });
     });

@@ -3,6 +3,8 @@
 
 #include <math.h>  // NOLINT(modernize-deprecated-headers): kernels call isnan() without std::
 
+#include <atomic>
+#include <bit>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -44,6 +46,25 @@ inline thread_local constinit uint3 gridDim = {};
 
 void __syncthreads();
 int __syncthreads_and(int condition);
+int __syncthreads_count(int condition);
+
+template <class T>
+T atomicAdd(T* sum, T value) {
+  return std::atomic_ref(*sum).fetch_add(value);
+}
+inline unsigned atomicOr(unsigned* bits, unsigned value) {
+  return std::atomic_ref(*bits).fetch_or(value);
+}
+template <class T>
+T atomicMax(T* largest, T value) {
+  const std::atomic_ref all(*largest);
+  T seen = all.load();
+  while (value > seen && !all.compare_exchange_weak(seen, value)) {
+  }
+  return seen;
+}
+inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline int max(int a, int b) { return a > b ? a : b; }
 
 namespace standin {
 /// `kernel` tells one kernel from another.

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{128} << 10;
 
-enum class Barrier { kNone, kPlain, kAnd };
+enum class Barrier { kNone, kPlain, kAnd, kCount };
 
 /// A stack on which threads of a block run.
 struct Fibre {
@@ -46,11 +46,12 @@ struct Fibre {
 class BlockRunner {
  public:
   void run(unsigned num_threads, const std::function<void()>& thread);
-  /// Called by a thread of the block. Returns whether `condition` held for all threads.
-  bool wait(Barrier barrier, bool condition);
+  /// Called by a thread of the block. Returns for how many threads `condition` held.
+  unsigned wait(Barrier barrier, bool condition);
   void run_threads();
 
   std::minstd_rand& random() { return random_; }
+  [[nodiscard]] unsigned num_threads() const { return num_threads_; }
 
  private:
   /// Lets the fibre run until it waits at a barrier (true) or has no thread left (false).
@@ -64,14 +65,14 @@ class BlockRunner {
   Fibre* current_ = nullptr;
 
   const std::function<void()>* thread_ = nullptr;
+  unsigned num_threads_ = 0;
   std::vector<unsigned> not_started_;
   unsigned num_ended_ = 0;
   Barrier barrier_ = Barrier::kNone;
   bool waits_ = false;
-  /// Whether the condition held for all threads that came to the barrier so far; at the last
-  /// barrier.
-  bool holds_ = true;
-  bool held_ = true;
+  /// For how many threads the condition holds at this barrier so far, and held at the last one.
+  unsigned num_holding_ = 0;
+  unsigned num_held_ = 0;
 };
 
 /// Fibres must not move to another thread: thread-local variables would be those of the old one.
@@ -119,20 +120,21 @@ bool BlockRunner::resume(Fibre& fibre) {
   return waits_;
 }
 
-bool BlockRunner::wait(Barrier barrier, bool condition) {
+unsigned BlockRunner::wait(Barrier barrier, bool condition) {
   if (barrier_ != Barrier::kNone && barrier_ != barrier) fail("threads wait at different barriers");
   barrier_ = barrier;
-  holds_ = holds_ && condition;
+  num_holding_ += condition ? 1 : 0;
   Fibre& mine = *current_;
   mine.thread = threadIdx.x;
   waits_ = true;
   leave(mine);
   threadIdx.x = mine.thread;
-  return held_;
+  return num_held_;
 }
 
 void BlockRunner::run(unsigned num_threads, const std::function<void()>& thread) {
   thread_ = &thread;
+  num_threads_ = num_threads;
   num_ended_ = 0;
   not_started_.resize(num_threads);
   std::iota(not_started_.begin(), not_started_.end(), 0U);
@@ -148,7 +150,7 @@ void BlockRunner::run(unsigned num_threads, const std::function<void()>& thread)
   while (!waiting.empty()) {
     if (num_ended_ > 0) fail("a thread of a block has ended while others wait at a barrier");
     barrier_ = Barrier::kNone;
-    held_ = std::exchange(holds_, true);
+    num_held_ = std::exchange(num_holding_, 0);
     std::ranges::shuffle(waiting, random_);
     std::erase_if(waiting, [this](Fibre* fibre) {
       if (resume(*fibre)) return false;
@@ -175,5 +177,9 @@ void run_grid(unsigned num_blocks, unsigned num_threads, const std::function<voi
 
 void __syncthreads() { standin::runner().wait(standin::Barrier::kPlain, true); }
 int __syncthreads_and(int condition) {
-  return standin::runner().wait(standin::Barrier::kAnd, condition != 0) ? 1 : 0;
+  const unsigned num_held = standin::runner().wait(standin::Barrier::kAnd, condition != 0);
+  return num_held == standin::runner().num_threads() ? 1 : 0;
+}
+int __syncthreads_count(int condition) {
+  return static_cast<int>(standin::runner().wait(standin::Barrier::kCount, condition != 0));
 }

@@ -1,0 +1,13 @@
+// The kernels of passes that decode, encode or measure.
+
+#include "optim/cuda/sweep.cuh"
+
+namespace gossamer {
+
+bool coded_sweep(const RuleRef& rule, const Stream& stream, const BlockUpdate& update) {
+  return sweep_one_of<true>(EverySweep(), rule, stream, update);
+}
+
+void load_coded_sweeps() { load_sweeps<true>(EverySweep()); }
+
+}  // namespace gossamer

@@ -11,6 +11,8 @@ from . import _core
 
 if TYPE_CHECKING:
     from .data_parallel import DecentralizedDataParallel
+    from .sharded import ShardedGossip
+    from .sharded_state import ShardedRunState
 
 __all__ = ["dcp_state"]
 
@@ -50,7 +52,9 @@ class _RunState:
         self._model.load_state_dict(own | {_NUMBERS: numbers})
 
 
-def dcp_state(model: DecentralizedDataParallel, *, reshape: str = "same") -> _RunState:
+def dcp_state(
+    model: DecentralizedDataParallel | ShardedGossip, *, reshape: str = "same"
+) -> _RunState | ShardedRunState:
     """Return the state of a run, which torch.distributed.checkpoint saves and loads.
 
     The ranks' models differ, and PyTorch's functions take what has one name on several ranks for
@@ -68,14 +72,29 @@ def dcp_state(model: DecentralizedDataParallel, *, reshape: str = "same") -> _Ru
 
         dcp.load({"run": {"model": net.state_dict()}}, checkpoint_id=folder)   # PyTorch alone
 
+    The state of a ShardedGossip consists of DTensors, which PyTorch deals anew over other shards.
+    Beside ``model`` it has ``node_00001``, the models, blocks and optimizer states of a node, and
+    ``node_00001_place_00000``, the buffers and numbers of a rank.
+
     Parameters
     ----------
     model
-        The wrapper. Its collective calls are made when PyTorch asks for the state.
+        The wrapper, or the ShardedGossip. Its collective calls are made when PyTorch asks for the
+        state.
     reshape
-        "same": the entries of both kinds, for the same number of ranks. "average": ``model`` alone,
-        from which any number of ranks begins; optimizer and schedule begin anew.
+        "same": the entries of all kinds, for the same number of ranks. "average": ``model`` alone,
+        from which any number of ranks begins; optimizer and schedule begin anew. "shards": for the
+        same number of nodes of a ShardedGossip, with any number of ranks in each; codecs agree anew
+        on their grids, and buffers stay as they are.
     """
-    if reshape not in ("same", "average"):
-        raise _core.ConfigError(f'reshape: is "{reshape}", allowed: "same", "average"')
-    return _RunState(model, reshape)
+    if isinstance(model, torch.nn.Module):
+        _check_reshape(reshape, ("same", "average"))
+        return _RunState(model, reshape)
+    _check_reshape(reshape, ("same", "shards", "average"))
+    return model.run_state(reshape)
+
+
+def _check_reshape(reshape: str, allowed: tuple[str, ...]) -> None:
+    if reshape not in allowed:
+        names = ", ".join(f'"{name}"' for name in allowed)
+        raise _core.ConfigError(f'reshape: is "{reshape}", allowed: {names}')

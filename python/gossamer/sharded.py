@@ -19,6 +19,7 @@ from .distributed import Session, current_session, failure_of_thread
 from .islands import Islands, check_options, check_sharded_module, describe_sharded_module
 from .own_topologies import AnyTopology
 from .parameters import EngineParameters
+from .sharded_state import ShardedRunState
 from .shards import Shard, ShardedParameters, reshard
 
 if TYPE_CHECKING:
@@ -163,6 +164,37 @@ class _ShardedTrainer(Trainer):
                 return
             time.sleep(_NEWS_S / 20)
 
+    @property
+    def shards(self) -> list[Shard]:
+        """This rank's shards of the trained parameters."""
+        return self._trained.shards
+
+    @contextlib.contextmanager
+    def steps_outside(self) -> Iterator[None]:
+        """Leave steps of the optimizer inside the scope to PyTorch, which makes its states so."""
+        self._is_stepping = True
+        try:
+            yield
+        finally:
+            self._is_stepping = False
+
+    @_names_places
+    def engine_state(self) -> list[tuple[str, str, list[int], Any]]:
+        """Return the pieces of the engine's state: name, type, shape, bytes. Collective."""
+        self._begin_call("state_dict()")
+        self._adopt()
+        self._start_early()
+        return self._engine.state([])
+
+    @_names_places
+    def load_engine_state(self, state: list[tuple[str, str, list[int], int]]) -> None:
+        """Go on from pieces of state: name, type, shape, address. Collective."""
+        self._begin_call("load_state_dict()")
+        if self._engine.has_started:
+            self._engine.drain()
+        self._engine.load_state(state, [])
+        self._has_loaded()
+
     @contextlib.contextmanager
     def global_average(self, keep: bool = False, buffers: bool = True) -> Iterator[float]:
         """Be the mean of all nodes' models inside the scope, with this node's distance."""
@@ -292,6 +324,7 @@ class ShardedGossip:
                 options=given,
                 session=islands.part(),
             )
+        self._optimizer = optimizer
         # A loop that keeps the optimizer alone goes on to exchange.
         vars(optimizer)["_gossamer_trainer"] = self._trainer
 
@@ -350,6 +383,10 @@ class ShardedGossip:
     def write_parameters(self) -> contextlib.AbstractContextManager[None]:
         """Write parameters inside the scope. Collective; the next step mixes nothing."""
         return self._trainer.write_parameters()
+
+    def run_state(self, reshape: str) -> ShardedRunState:
+        """Return what dcp_state() returns."""
+        return ShardedRunState(self._trainer, self._optimizer, reshape)
 
     def metrics(self) -> dict[str, float]:
         """Return sums over all steps of this rank: steps, bytes sent, seconds, and more."""

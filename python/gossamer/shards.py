@@ -9,7 +9,7 @@ into its own memory, where FSDP goes on to gather from them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -17,6 +17,9 @@ from torch.utils.dlpack import from_dlpack
 from . import _core
 from .checks import TYPES, is_sharded
 from .parameters import EngineParameters
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 __all__ = [
     "Shard",
@@ -99,6 +102,26 @@ class Shard:
         size = self.record.sharded_size
         shaped = flat.view(self.record.padded_sharded_param_size)
         return shaped.narrow(dim, 0, size[dim] if size.numel() > 0 else 0)
+
+    def distributed(self, flat: torch.Tensor) -> DTensor:
+        """Return a padded shard as a DTensor that is sharded like the parameter."""
+        from torch.distributed.tensor import DTensor  # PyTorch 2.4 has no such module.
+
+        p = self.parameter
+        return DTensor.from_local(
+            self.within(flat),
+            p.device_mesh,
+            p.placements,
+            run_check=False,
+            shape=p.shape,
+            stride=p.stride(),
+        )
+
+    def flattened(self, whole: DTensor) -> torch.Tensor:
+        """Return this rank's padded shard of a DTensor, on the host."""
+        flat = torch.zeros(self.numel, dtype=whole.dtype)
+        self.within(flat).copy_(local_of(whole))
+        return flat
 
     def move(self, home: torch.Tensor) -> None:
         """Have FSDP use other memory, which has the shard's values already."""

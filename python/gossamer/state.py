@@ -20,17 +20,17 @@ from .plain_values import check_readable, plain
 if TYPE_CHECKING:
     from .distributed import Session
 
-__all__ = ["StateCopy", "TrainingState"]
+__all__ = ["SPELLED", "TYPES_OF_PIECES", "StateCopy", "TrainingState"]
 
 # The types that pieces of state have, as safetensors files spell them.
-_TYPES = {
+TYPES_OF_PIECES = {
     "F32": torch.float32,
     "F64": torch.float64,
     "BF16": torch.bfloat16,
     "I64": torch.int64,
     "U8": torch.uint8,
 }
-_SPELLED = {dtype: spelled for spelled, dtype in _TYPES.items()}
+SPELLED = {dtype: spelled for spelled, dtype in TYPES_OF_PIECES.items()}
 
 # The key of what Python alone knows: numbers of the optimizer, of the schedule, and of the run.
 _PYTHON = "python"
@@ -131,12 +131,12 @@ class TrainingState:
         state: dict[str, Any] = {}
         for name, kind, shape, values in self._engine.state([o.described() for o in others]):
             flat = (
-                torch.frombuffer(values, dtype=_TYPES[kind])
+                torch.frombuffer(values, dtype=TYPES_OF_PIECES[kind])
                 if len(values) > 0
-                else torch.empty(0, dtype=_TYPES[kind])
+                else torch.empty(0, dtype=TYPES_OF_PIECES[kind])
             )
             like = own.get(name)
-            if like is not None and like.dtype not in _SPELLED:
+            if like is not None and like.dtype not in SPELLED:
                 flat = flat.view(like.dtype)  # The engine takes it for bytes.
             state[name] = flat.reshape(shape if like is None else like.shape)
         return state | {_PYTHON: self.of_python()}
@@ -157,12 +157,12 @@ class TrainingState:
             dense = tensor.detach().cpu().contiguous()
             if name in own:
                 dense = dense.flatten()
-            if dense.dtype not in _SPELLED:
+            if dense.dtype not in SPELLED:
                 dense = dense.view(torch.uint8)
             given.append((name, dense))
         others = self._others()
         self._engine.load_state(
-            [(n, _SPELLED[t.dtype], list(t.shape), t.data_ptr()) for n, t in given],
+            [(n, SPELLED[t.dtype], list(t.shape), t.data_ptr()) for n, t in given],
             [o.described() for o in others],
         )
         _copy_back(others)

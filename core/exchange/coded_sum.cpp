@@ -1,43 +1,13 @@
 #include "core/exchange/coded_sum.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstring>
+#include <utility>
+#include <vector>
 
 #include "base/buffer.hpp"
-#include "comm/collectives/add_block.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
-namespace {
-
-constexpr std::int64_t kPart = Codec::kSummandPart;
-
-void copy_bytes(const Block& to, const ConstBlock& from) {
-  if (from.bytes() > 0) std::memcpy(to.data, from.data, static_cast<std::size_t>(from.bytes()));
-}
-
-/// Memory on the stack for the values of one part.
-struct PartMemory {
-  alignas(64) std::array<std::byte, kPart * sizeof(double)> memory;
-
-  Block zeros(std::int64_t numel, DType dtype) {
-    const Block block{memory.data(), numel, dtype, {}};
-    std::memset(block.data, 0, static_cast<std::size_t>(block.bytes()));
-    return block;
-  }
-};
-
-/// Calls work(first, numel) for the parts of a shard that are encoded by themselves.
-template <class Work>
-void for_each_part(std::int64_t numel, const Work& work) {
-  for (std::int64_t first = 0; first < numel; first += kPart) {
-    work(first, std::min(kPart, numel - first));
-  }
-}
-
-}  // namespace
 
 CodedSum::CodedSum(const Codec& codec, const LaneSpec& spec, int num_ranks)
     : codec_(&codec),
@@ -75,101 +45,94 @@ std::int64_t CodedSum::message_distance() const {
 template <class AnyBlock>
 AnyBlock CodedSum::plain_part(const AnyBlock& message, std::int64_t shard) const {
   AnyBlock part = message;
-  const PartRange range = plain_.shard(shard);
-  part.numel = range.last - range.first;
+  part.numel = numel_of(plain_, shard);
   part.dtype = dtype_;
   return part;
 }
 
 template <class AnyBlock>
-AnyBlock CodedSum::coded_part(const AnyBlock& message, std::int64_t first,
-                              std::int64_t numel) const {
-  return part_of(message, plain_bytes() + codec_->summand_bytes(first),
-                 codec_->summand_bytes(numel));
+AnyBlock CodedSum::coded_part(const AnyBlock& message, std::int64_t shard) const {
+  return part_of(message, plain_bytes(), codec_->summand_bytes(numel_of(coded_, shard)));
 }
 
-void CodedSum::encode(std::int64_t shard, const ConstBlock& whole, const Block& message,
+template <class AnyBlock>
+AnyBlock CodedSum::shard_of(const Cut& cut, std::int64_t shard, const AnyBlock& whole) const {
+  return part_of(whole, cut.shard(shard).first, numel_of(cut, shard));
+}
+
+SummandWork CodedSum::work_on(std::int64_t shard) const {
+  return {.codec = *codec_, .dtype = dtype_, .numel = numel_of(coded_, shard)};
+}
+
+SummandRow CodedSum::coded_row(const SummandRow& messages, std::int64_t shard) const {
+  return {coded_part(messages.first, shard), messages.distance, messages.count};
+}
+
+void CodedSum::encode(Stream& stream, std::int64_t shard, const ConstBlock& whole,
+                      const Block& message, SimdPath simd) const {
+  stream.copy(plain_part(message, shard), shard_of(plain_, shard, whole));
+  SummandWork work = work_on(shard);
+  work.values = shard_of(coded_, shard, whole);
+  work.message = coded_part(message, shard);
+  enqueue_summands(stream, work, simd);
+}
+
+void CodedSum::gather(Stream& stream, const SummandRow& messages, const Block& whole,
                       SimdPath simd) const {
-  const PartRange plain = plain_.shard(shard);
-  copy_bytes(plain_part(message, shard), part_of(whole, plain.first, plain.last - plain.first));
-  const PartRange coded = coded_.shard(shard);
-  const std::int64_t numel = coded.last - coded.first;
-  codec_->encode_summand(coded_part(message, 0, numel), part_of(whole, coded.first, numel), simd);
+  add_plain(stream, 0, messages, shard_of(plain_, 0, whole), simd);
+  SummandWork work = work_on(0);
+  work.messages = coded_row(messages, 0);
+  work.plain = shard_of(coded_, 0, whole);
+  enqueue_summands(stream, work, simd);
 }
 
-void CodedSum::gather(std::span<const ConstBlock> messages, const Block& whole,
-                      SimdPath simd) const {
-  const Block plain = part_of(whole, plain_.first, plain_.numel);
-  const Block coded = part_of(whole, coded_.first, coded_.numel);
-  copy_bytes(plain, plain_part(messages.front(), 0));
-  std::memset(coded.data, 0, static_cast<std::size_t>(coded.bytes()));
-  for (const ConstBlock& message : messages.subspan(1)) add_block(plain, plain_part(message, 0));
-  add_part(messages, 0, coded, simd);
+void CodedSum::add(Stream& stream, std::int64_t shard, const SummandRow& messages,
+                   const Block& result, SimdPath simd) const {
+  add_plain(stream, shard, messages, plain_part(result, shard), simd);
+  SummandWork work = work_on(shard);
+  work.messages = coded_row(messages, shard);
+  work.message = coded_part(result, shard);
+  enqueue_summands(stream, work, simd);
 }
 
-void CodedSum::add(std::int64_t shard, std::span<const ConstBlock> messages, const Block& result,
-                   SimdPath simd) const {
-  const Block plain_sum = plain_part(result, shard);
-  copy_bytes(plain_sum, plain_part(messages.front(), shard));
-  for (const ConstBlock& message : messages.subspan(1)) {
-    add_block(plain_sum, plain_part(message, shard));
-  }
-  PartMemory memory;
-  const PartRange coded = coded_.shard(shard);
-  for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
-    const Block sum = memory.zeros(numel, dtype_);
-    add_part(messages, first, sum, simd);
-    codec_->encode_summand(coded_part(result, first, numel), sum, simd);
-  });
-}
-
-void CodedSum::add_part(std::span<const ConstBlock> messages, std::int64_t first, const Block& sum,
-                        SimdPath simd) const {
-  for (const ConstBlock& message : messages) {
-    codec_->add_summand(sum, coded_part(message, first, sum.numel), simd);
-  }
-}
-
-void CodedSum::add_error(const ConstBlock& exact, const ConstBlock& message, std::int64_t first,
+void CodedSum::add_plain(Stream& stream, std::int64_t shard, const SummandRow& messages,
                          const Block& to, SimdPath simd) const {
-  PartMemory memory;
-  const Block said = memory.zeros(to.numel, dtype_);
-  codec_->add_summand(said, coded_part(message, first, to.numel), simd);
-  mix(to, 1.0, std::array{Inbox{exact, 1.0}, Inbox{said, -1.0}}, simd);
+  if (to.numel == 0) return;
+  stream.copy(to, plain_part(messages.first, shard));
+  std::vector<Inbox> others;
+  for (std::int64_t i = 1; i < messages.count; ++i) {
+    others.push_back({plain_part(messages.at(i), shard), 1.0});
+  }
+  enqueue_mix(stream, to, 1.0, std::move(others), {}, simd);
 }
 
-void CodedSum::accumulate_residual(std::int64_t shard, const ConstBlock& whole,
+void CodedSum::accumulate_residual(Stream& stream, std::int64_t shard, const ConstBlock& whole,
                                    const ConstBlock& message, const Block& to,
                                    SimdPath simd) const {
-  const PartRange coded = coded_.shard(shard);
-  for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
-    add_error(part_of(whole, coded.first + first, numel), message, first,
-              part_of(to, coded.first + first, numel), simd);
-  });
+  SummandWork work = work_on(shard);
+  work.values = shard_of(coded_, shard, whole);
+  work.residual = shard_of(coded_, shard, to);
+  work.said = coded_part(message, shard);
+  enqueue_summands(stream, work, simd);
 }
 
-void CodedSum::accumulate_residual_of_sum(std::int64_t shard, std::span<const ConstBlock> messages,
-                                          const ConstBlock& result, const Block& to,
-                                          SimdPath simd) const {
-  const PartRange coded = coded_.shard(shard);
-  PartMemory memory;
-  for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
-    const Block sum = memory.zeros(numel, dtype_);
-    add_part(messages, first, sum, simd);
-    add_error(sum, result, first, part_of(to, coded.first + first, numel), simd);
-  });
+void CodedSum::accumulate_residual_of_sum(Stream& stream, std::int64_t shard,
+                                          const SummandRow& messages, const ConstBlock& result,
+                                          const Block& to, SimdPath simd) const {
+  SummandWork work = work_on(shard);
+  work.messages = coded_row(messages, shard);
+  work.residual = shard_of(coded_, shard, to);
+  work.said = coded_part(result, shard);
+  enqueue_summands(stream, work, simd);
 }
 
-void CodedSum::decode(std::int64_t shard, const ConstBlock& result, const Block& whole,
-                      SimdPath simd) const {
-  const PartRange plain = plain_.shard(shard);
-  copy_bytes(part_of(whole, plain.first, plain.last - plain.first), plain_part(result, shard));
-  const PartRange coded = coded_.shard(shard);
-  for_each_part(coded.last - coded.first, [&](std::int64_t first, std::int64_t numel) {
-    const Block part = part_of(whole, coded.first + first, numel);
-    std::memset(part.data, 0, static_cast<std::size_t>(part.bytes()));
-    codec_->add_summand(part, coded_part(result, first, numel), simd);
-  });
+void CodedSum::decode(Stream& stream, std::int64_t shard, const ConstBlock& result,
+                      const Block& whole, SimdPath simd) const {
+  stream.copy(shard_of(plain_, shard, whole), plain_part(result, shard));
+  SummandWork work = work_on(shard);
+  work.messages = {coded_part(result, shard), 0, 1};
+  work.plain = shard_of(coded_, shard, whole);
+  enqueue_summands(stream, work, simd);
 }
 
 }  // namespace gossamer

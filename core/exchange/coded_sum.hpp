@@ -22,15 +22,17 @@
 // The elements behind the first LaneSpec::num_coded are sent as they are. These plain elements have
 // shards of their own, and each message begins with its plain shard.
 //
-// Errors: std::logic_error for blocks that do not fit. Immutable.
+// Errors: std::logic_error for blocks that do not fit; ConfigError on a GPU for a codec without
+// kernels. Immutable.
 
 #include <cstdint>
-#include <span>
 
+#include "base/stream.hpp"
 #include "base/types.hpp"
 #include "base/worker_pool.hpp"
 #include "core/exchange/lane.hpp"
 #include "optim/codec.hpp"
+#include "optim/summands.hpp"
 
 namespace gossamer {
 
@@ -54,22 +56,25 @@ class CodedSum {
     return (gathers() ? 1.0 : 2.0) * (num_ranks_ - 1) * static_cast<double>(message_bytes());
   }
 
+  // The following functions give work to a stream, with memory that must stay until it is done. A
+  // SummandRow of messages begins with the whole message of rank 0, and has one for each rank.
+
   /// message <- shard `shard` of `whole`. Bytes behind a shorter shard stay as they are.
-  void encode(std::int64_t shard, const ConstBlock& whole, const Block& message,
+  void encode(Stream& stream, std::int64_t shard, const ConstBlock& whole, const Block& message,
               SimdPath simd) const;
   /// whole <- the sum of the messages of all ranks, in rank order, if gathers().
-  void gather(std::span<const ConstBlock> messages, const Block& whole, SimdPath simd) const;
+  void gather(Stream& stream, const SummandRow& messages, const Block& whole, SimdPath simd) const;
   /// result <- the sum of the messages with the shard of each rank, in rank order.
-  void add(std::int64_t shard, std::span<const ConstBlock> messages, const Block& result,
+  void add(Stream& stream, std::int64_t shard, const SummandRow& messages, const Block& result,
            SimdPath simd) const;
   /// Shard `shard` of `to` += what its message does not say of `whole`.
-  void accumulate_residual(std::int64_t shard, const ConstBlock& whole, const ConstBlock& message,
-                           const Block& to, SimdPath simd) const;
+  void accumulate_residual(Stream& stream, std::int64_t shard, const ConstBlock& whole,
+                           const ConstBlock& message, const Block& to, SimdPath simd) const;
   /// Shard `shard` of `to` += what add()'s result does not say of the sum of the messages.
-  void accumulate_residual_of_sum(std::int64_t shard, std::span<const ConstBlock> messages,
+  void accumulate_residual_of_sum(Stream& stream, std::int64_t shard, const SummandRow& messages,
                                   const ConstBlock& result, const Block& to, SimdPath simd) const;
   /// Shard `shard` of `whole` <- result.
-  void decode(std::int64_t shard, const ConstBlock& result, const Block& whole,
+  void decode(Stream& stream, std::int64_t shard, const ConstBlock& result, const Block& whole,
               SimdPath simd) const;
 
  private:
@@ -85,21 +90,27 @@ class CodedSum {
     [[nodiscard]] std::int64_t num_filled() const;
   };
 
-  /// sum <- the sum of one part of the messages, in their order.
-  void add_part(std::span<const ConstBlock> messages, std::int64_t first, const Block& sum,
-                SimdPath simd) const;
-  /// to += exact - what the part of the message from element `first` on says.
-  void add_error(const ConstBlock& exact, const ConstBlock& message, std::int64_t first,
-                 const Block& to, SimdPath simd) const;
+  /// to <- the sum of the plain elements of the messages, in their order.
+  void add_plain(Stream& stream, std::int64_t shard, const SummandRow& messages, const Block& to,
+                 SimdPath simd) const;
   static Cut cut_of(std::int64_t first, std::int64_t numel, int num_shards);
   [[nodiscard]] std::int64_t plain_bytes() const { return plain_.shard_numel * size_of(dtype_); }
+  [[nodiscard]] static std::int64_t numel_of(const Cut& cut, std::int64_t shard) {
+    const PartRange range = cut.shard(shard);
+    return range.last - range.first;
+  }
+  /// The elements of a shard.
+  template <class AnyBlock>
+  [[nodiscard]] AnyBlock shard_of(const Cut& cut, std::int64_t shard, const AnyBlock& whole) const;
   /// The plain elements at the beginning of a message.
   template <class AnyBlock>
   [[nodiscard]] AnyBlock plain_part(const AnyBlock& message, std::int64_t shard) const;
-  /// The encoded form of `numel` elements of a message, from element `first` of its shard on.
+  /// The encoded elements of a message, behind the plain ones.
   template <class AnyBlock>
-  [[nodiscard]] AnyBlock coded_part(const AnyBlock& message, std::int64_t first,
-                                    std::int64_t numel) const;
+  [[nodiscard]] AnyBlock coded_part(const AnyBlock& message, std::int64_t shard) const;
+  [[nodiscard]] SummandRow coded_row(const SummandRow& messages, std::int64_t shard) const;
+  /// Work on the encoded elements of a shard, without values and places.
+  [[nodiscard]] SummandWork work_on(std::int64_t shard) const;
 
   const Codec* codec_;
   DType dtype_;

@@ -26,11 +26,7 @@ class SumMessages {
   /// Another rank's shard for this one.
   [[nodiscard]] Block heard(int rank) const { return message(num_ranks_ + rank); }
   /// The shards of all ranks for this one.
-  [[nodiscard]] std::vector<ConstBlock> all_heard() const {
-    std::vector<ConstBlock> all;
-    for (int rank = 0; rank < num_ranks_; ++rank) all.emplace_back(heard(rank));
-    return all;
-  }
+  [[nodiscard]] SummandRow all_heard() const { return {heard(0), distance_, num_ranks_}; }
   /// The sum of a rank's shards.
   [[nodiscard]] Block result(int rank) const { return message(2 * num_ranks_ + rank); }
   [[nodiscard]] const std::shared_ptr<void>& owner() const { return memory_.owner(); }
@@ -55,21 +51,16 @@ class CodedSumLane : public OperationsLane {
         messages_(setup.stream, sum_),
         result_(setup.stream.allocate(spec.numel, spec.dtype)) {
     arriving() = {.keep = 0.0, .inboxes = {{result_.block(), 1.0}}};
+    if (setup.stream.on_host()) return;
+    const std::int64_t num_others = sum_.num_ranks() - 1;
+    reserved_ = communicators.shards.reserve(sum_.message_bytes(), DType::kUInt8,
+                                             2 * num_others + sum_.num_ranks());
   }
 
   void start(std::int64_t k, const Buffer& send) override {
     begin(k);
     sent_ = send;
-    {
-      const TimelineScope scope(setup().timeline.get(),
-                                {.what = "encode", .bucket = spec().bucket, .round = k});
-      setup().stream.run(
-          [sum = sum_, messages = messages_, send, rank = rank(), simd = setup().simd] {
-            for (int j = 0; j < sum.num_ranks(); ++j) {
-              sum.encode(j, send.block(), j == rank ? messages.heard(j) : messages.sent(j), simd);
-            }
-          });
-    }
+    encode(send.block());
     std::vector<Request> requests;
     requests.push_back(exchange_results(exchange_shards()));
     expect(std::move(requests));
@@ -81,26 +72,33 @@ class CodedSumLane : public OperationsLane {
     OperationsLane::wait();
     const TimelineScope scope(setup().timeline.get(),
                               {.what = "decode", .bucket = spec().bucket, .round = round()});
-    setup().stream.run([sum = sum_, messages = messages_, result = result_, simd = setup().simd] {
-      for (int j = 0; j < sum.num_ranks(); ++j) {
-        sum.decode(j, messages.result(j), result.block(), simd);
-      }
-    });
+    for (int j = 0; j < sum_.num_ranks(); ++j) {
+      sum_.decode(setup().stream, j, messages_.result(j), result_.block(), setup().simd);
+    }
   }
 
   void accumulate_residual(const Block& to) override {
-    setup().stream.run([sum = sum_, messages = messages_, sent = sent_, to, rank = rank(),
-                        simd = setup().simd] {
-      for (int j = 0; j < sum.num_ranks(); ++j) {
-        const Block message = j == rank ? messages.heard(j) : messages.sent(j);
-        sum.accumulate_residual(j, sent.block(), message, to, simd);
-      }
-      sum.accumulate_residual_of_sum(rank, messages.all_heard(), messages.result(rank), to, simd);
-    });
+    for (int j = 0; j < sum_.num_ranks(); ++j) {
+      sum_.accumulate_residual(setup().stream, j, sent_.block(), own_shard(j), to, setup().simd);
+    }
+    sum_.accumulate_residual_of_sum(setup().stream, rank(), messages_.all_heard(),
+                                    messages_.result(rank()), to, setup().simd);
   }
 
  private:
   [[nodiscard]] int rank() const { return communicators_.shards.rank(); }
+  /// This rank's shard for a rank, itself included.
+  [[nodiscard]] Block own_shard(int rank) const {
+    return rank == this->rank() ? messages_.heard(rank) : messages_.sent(rank);
+  }
+
+  void encode(const ConstBlock& block) {
+    const TimelineScope scope(setup().timeline.get(),
+                              {.what = "encode", .bucket = spec().bucket, .round = round()});
+    for (int j = 0; j < sum_.num_ranks(); ++j) {
+      sum_.encode(setup().stream, j, block, own_shard(j), setup().simd);
+    }
+  }
 
   [[nodiscard]] OpContext context_of(std::string_view what) const {
     return {.label = {.what = what, .bucket = spec().bucket, .round = round()},
@@ -144,7 +142,9 @@ class CodedSumLane : public OperationsLane {
   [[nodiscard]] std::function<EventPtr()> adding() const {
     return [stream = setup().stream_between(), sum = sum_, messages = messages_, rank = rank(),
             simd = setup().simd]() -> EventPtr {
-      stream->run([=] { sum.add(rank, messages.all_heard(), messages.result(rank), simd); });
+      sum.add(*stream, rank, messages.all_heard(), messages.result(rank), simd);
+      // If the operation fails, the stream may still use this memory when nothing else owns it.
+      stream->keep(messages.owner());
       return stream->record();
     };
   }
@@ -155,6 +155,8 @@ class CodedSumLane : public OperationsLane {
   /// The block of the round.
   Buffer sent_;
   Buffer result_;
+  /// Memory that the communicators keep for the messages of both phases.
+  std::shared_ptr<void> reserved_;
 };
 
 }  // namespace

@@ -18,6 +18,8 @@ class GatheredSumLane : public OperationsLane {
         messages_(setup.stream.allocate(sum_.num_ranks() * sum_.message_distance(), DType::kUInt8)),
         result_(setup.stream.allocate(spec.numel, spec.dtype)) {
     arriving() = {.keep = 0.0, .inboxes = {{result_.block(), 1.0}}};
+    if (setup.stream.on_host()) return;
+    reserved_ = setup.communicator.reserve(sum_.message_bytes(), DType::kUInt8, sum_.num_ranks());
   }
 
   void start(std::int64_t k, const Buffer& send) override {
@@ -25,9 +27,7 @@ class GatheredSumLane : public OperationsLane {
     sent_ = send;
     const TimelineScope scope(setup().timeline.get(),
                               {.what = "encode", .bucket = spec().bucket, .round = k});
-    setup().stream.run([sum = sum_, send, own = message(rank()), simd = setup().simd] {
-      sum.encode(0, send.block(), own, simd);
-    });
+    sum_.encode(setup().stream, 0, send.block(), message(rank()), setup().simd);
     std::vector<Request> requests;
     requests.push_back(exchange());
     expect(std::move(requests));
@@ -39,16 +39,12 @@ class GatheredSumLane : public OperationsLane {
     OperationsLane::wait();
     const TimelineScope scope(setup().timeline.get(),
                               {.what = "decode", .bucket = spec().bucket, .round = round()});
-    std::vector<ConstBlock> all;
-    for (int rank = 0; rank < sum_.num_ranks(); ++rank) all.emplace_back(message(rank));
-    setup().stream.run([sum = sum_, all = std::move(all), memory = messages_, result = result_,
-                        simd = setup().simd] { sum.gather(all, result.block(), simd); });
+    sum_.gather(setup().stream, {message(0), sum_.message_distance(), sum_.num_ranks()},
+                result_.block(), setup().simd);
   }
 
   void accumulate_residual(const Block& to) override {
-    setup().stream.run(
-        [sum = sum_, memory = messages_, own = message(rank()), sent = sent_, to,
-         simd = setup().simd] { sum.accumulate_residual(0, sent.block(), own, to, simd); });
+    sum_.accumulate_residual(setup().stream, 0, sent_.block(), message(rank()), to, setup().simd);
   }
 
  private:
@@ -80,6 +76,8 @@ class GatheredSumLane : public OperationsLane {
   Buffer result_;
   /// The block of the round.
   Buffer sent_;
+  /// Memory that the communicator keeps for the messages.
+  std::shared_ptr<void> reserved_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/host_stream.hpp"
 #include "base/text.hpp"
 #include "core/exchange/shard.hpp"
 #include "core/exchange/tree_lane.hpp"
@@ -45,6 +46,7 @@ class VirtualWire::SumMemory {
   [[nodiscard]] Block message(std::int64_t rank) const {
     return part_of(memory_.block(), rank * distance_, bytes_);
   }
+  [[nodiscard]] SummandRow messages() const { return {message(0), distance_, num_ranks_}; }
   [[nodiscard]] Block result() const { return message(num_ranks_); }
 
  private:
@@ -213,42 +215,43 @@ void VirtualWire::compute_coded_sum(WorkerPool& pool) {
   const CodedSum& coded = *coded_sum_;
   // The one sum of the plan.
   const Block sum = row(world_size_);
+  InlineStream stream;
   if (coded.gathers()) {
     const SumMemory memory(coded);
-    return coded.gather(encoded_shards(0, memory), sum, best_simd_path());
+    encode_shards(0, memory);
+    return coded.gather(stream, memory.messages(), sum, best_simd_path());
   }
   pool.share(coded.num_filled(), 1, [&](const PartRange& range) {
     const SumMemory memory(coded);
     for (std::int64_t shard = range.first; shard < range.last; ++shard) {
-      const std::vector<ConstBlock> messages = encoded_shards(shard, memory);
-      coded.add(shard, messages, memory.result(), best_simd_path());
-      coded.decode(shard, memory.result(), sum, best_simd_path());
+      encode_shards(shard, memory);
+      coded.add(stream, shard, memory.messages(), memory.result(), best_simd_path());
+      coded.decode(stream, shard, memory.result(), sum, best_simd_path());
     }
   });
 }
 
-std::vector<ConstBlock> VirtualWire::encoded_shards(std::int64_t shard,
-                                                    const SumMemory& memory) const {
-  std::vector<ConstBlock> messages;
+void VirtualWire::encode_shards(std::int64_t shard, const SumMemory& memory) const {
+  InlineStream stream;
   for (int rank = 0; rank < world_size_; ++rank) {
-    coded_sum_->encode(shard, row(rank), memory.message(rank), best_simd_path());
-    messages.emplace_back(memory.message(rank));
+    coded_sum_->encode(stream, shard, row(rank), memory.message(rank), best_simd_path());
   }
-  return messages;
 }
 
 void VirtualWire::accumulate_residual(int rank, const Block& to) const {
   if (!coded_sum_) return;
   const CodedSum& coded = *coded_sum_;
   const SumMemory memory(coded);
+  const SimdPath simd = best_simd_path();
+  InlineStream stream;
   for (std::int64_t shard = 0; shard < coded.num_filled(); ++shard) {
-    coded.encode(shard, row(rank), memory.message(0), best_simd_path());
-    coded.accumulate_residual(shard, row(rank), memory.message(0), to, best_simd_path());
+    coded.encode(stream, shard, row(rank), memory.message(0), simd);
+    coded.accumulate_residual(stream, shard, row(rank), memory.message(0), to, simd);
   }
   if (coded.gathers() || rank >= coded.num_filled()) return;
-  const std::vector<ConstBlock> messages = encoded_shards(rank, memory);
-  coded.add(rank, messages, memory.result(), best_simd_path());
-  coded.accumulate_residual_of_sum(rank, messages, memory.result(), to, best_simd_path());
+  encode_shards(rank, memory);
+  coded.add(stream, rank, memory.messages(), memory.result(), simd);
+  coded.accumulate_residual_of_sum(stream, rank, memory.messages(), memory.result(), to, simd);
 }
 
 void VirtualWire::gather() {

@@ -55,9 +55,8 @@ class VirtualWire {
   /// Makes room for the rows of a plan.
   void reserve_rows(const RoundPlan& plan);
   class SumMemory;
-  /// The messages of all ranks with a shard of a coded sum.
-  [[nodiscard]] std::vector<ConstBlock> encoded_shards(std::int64_t shard,
-                                                       const SumMemory& memory) const;
+  /// Writes the messages of all ranks with a shard of a coded sum.
+  void encode_shards(std::int64_t shard, const SumMemory& memory) const;
   void compute_sums(WorkerPool& pool);
   void compute_sum(const RoundPlan& plan, const RowWork& work, std::vector<Inbox>& inboxes);
   /// Computes the sum of all ranks' blocks through a codec.

@@ -69,7 +69,7 @@ void add_word_options(CLI::App& command, PlanArguments& arguments) {
   add_setting(command, arguments.settings, "--links", "links",
               "What gossamer bench links has measured, JSON or YAML", quoted_text);
   add_setting(command, arguments.settings, "--device", "device",
-              "cpu or cuda: where the model lies; on GPUs few algorithms send encoded messages");
+              "cpu or cuda: where the model lies; some algorithms run on processors only");
   command.add_option("--algorithm", arguments.algorithms,
                      "Compare only this algorithm (see gossamer list algorithms), with its options "
                      "as '{name: outer, every: 20}'; may be given several times");

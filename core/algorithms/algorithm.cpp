@@ -74,6 +74,23 @@ std::string names_with(bool AlgorithmEntry::*property) {
   return join(names, ", ");
 }
 
+std::string why_not_on_gpu(const AlgorithmEntry& entry, const Codec* codec) {
+  if (!entry.processors_only.empty()) {
+    return concat("the algorithm ", entry.name, " works on processors only, because ",
+                  entry.processors_only, "; on GPUs take gossip");
+  }
+  if (codec == nullptr || codec->kernels() != CodecKernels::kNone) return "";
+  std::vector<std::string> names;
+  for (const CodecEntry& row : codec_table()) {
+    if (row.codec == nullptr || row.codec().kernels() != CodecKernels::kNone) {
+      names.emplace_back(row.name);
+    }
+  }
+  return concat("the codec ", codec->name(),
+                " has no kernels for GPUs, allowed: ", join(names, ", "),
+                "; or train on processors");
+}
+
 /// What the algorithm's row says, and the topologies that its options choose.
 std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoice& choice) {
   const AlgorithmEntry& entry = choice.entry();
@@ -123,15 +140,7 @@ std::string why_not_by_row(const AlgorithmSetting& setting, const AlgorithmChoic
                     " is directed; take base-k or ring, or codec fp32");
     }
   }
-  if (setting.stream == nullptr || setting.stream->on_host()) return "";
-  if (entry.processors_only) {
-    return concat("the algorithm ", entry.name, " works on processors only; on GPUs take gossip");
-  }
-  if (codec != nullptr && !entry.codes_on_host) {
-    return concat("on GPUs the algorithm ", entry.name, " sends no encoded blocks; take codec ",
-                  "fp32, or the algorithm ", names_with(&AlgorithmEntry::codes_on_host));
-  }
-  return "";
+  return setting.on_gpu ? why_not_on_gpu(entry, codec) : "";
 }
 
 }  // namespace

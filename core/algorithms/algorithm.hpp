@@ -130,6 +130,8 @@ struct AlgorithmSetting {
   bool has_external_optimizer = false;
   /// Null: work is done at once, on processors.
   const Stream* stream = nullptr;
+  /// The models are on GPUs.
+  bool on_gpu = false;
   /// 0: not known yet.
   int num_ranks = 0;
   /// Ranks may be lost while the others go on (Communicator::is_elastic()).
@@ -226,10 +228,9 @@ struct AlgorithmEntry {
   /// True: in sums over all ranks, a rank keeps what its encoded blocks lack, and sends it later.
   /// So codecs may leave out elements (Codec::is_sparse()).
   bool feeds_errors_back = false;
-  /// True: encoded blocks of GPUs go through host memory (LaneSpec::on_host), where codecs run.
-  bool codes_on_host = false;
-  /// True: blocks must be in the memory of processors.
-  bool processors_only = false;
+  /// Why blocks must be in the memory of processors; empty: they may be on GPUs. Ends a sentence
+  /// after "because".
+  std::string_view processors_only = {};
   /// True: a step may lose its exchanges, and the ranks that are left start the algorithm anew
   /// (Pipeline::resume()).
   bool survives = false;

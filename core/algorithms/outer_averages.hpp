@@ -22,19 +22,11 @@
 //   3. For the next average all ranks send their whole models. The mean becomes model and anchor,
 //      and momentum and errors are 0 again.
 //
-// Codecs run on processors. So where the models are on a GPU, their averages under a codec are
-// taken in host memory. Models and anchors are copied there when an average begins. A thread of the
-// host encodes them while the GPU trains on. When the average is due, the caller waits while this
-// thread decodes and mixes, and the mean is copied back. The errors stay in host memory.
-//
 // Protocol for a bucket: start(), wait(), take() or drop(), and so on.
 //
 // Errors: CommError from lanes. Not thread safe.
 
 #include <cstdint>
-#include <initializer_list>
-#include <optional>
-#include <utility>
 
 #include "base/stream.hpp"
 #include "core/algorithms/algorithm.hpp"
@@ -86,18 +78,12 @@ class OuterAverages {
     /// The move, and behind it flag_of() its average.
     Buffer sent;
     Buffer error;
+    /// Host memory: the flags that a rank may send, and the sum that has arrived.
+    Buffer flags;
     /// The step after which the last average has begun, and whether it is one of moves.
     std::int64_t began = -1;
     bool are_sent = false;
   };
-  /// The state of a bucket whose averages are taken on the host.
-  struct Copies {
-    /// The model; where ranks send moves, the anchor. The mean takes its place.
-    Buffer mean;
-    /// The host has done its work on the last average.
-    EventPtr is_over = {};
-  };
-
   [[nodiscard]] Lane& lane_of(const Bucket& bucket);
   /// The flag of an average of moves that began after step `began`. It is 1 if this rank's anchor
   /// may differ from the others', or if all ranks have agreed on averages of models since. After
@@ -105,12 +91,6 @@ class OuterAverages {
   /// kUnusable.
   [[nodiscard]] double flag_of(std::int64_t began) const;
   void send_move(const Bucket& bucket, const Block& model, const Block& anchor);
-  /// Prepares the host's next work: copies blocks of the device once the last average is over.
-  void fetch(const Bucket& bucket, std::initializer_list<std::pair<Block, ConstBlock>> blocks);
-  Taken take_arrived(const Bucket& bucket, std::int64_t step, const Block& model,
-                     const Block& anchor);
-  /// The device's model <- the host's mean.
-  void put_back(const Bucket& bucket, const Block& model);
   /// Whether all ranks have sent moves from the same anchor. If not, all ranks agree on averages of
   /// models from the next step on.
   bool have_one_anchor(const Bucket& bucket, std::int64_t step, const ConstBlock& sum);
@@ -118,26 +98,17 @@ class OuterAverages {
   AlgorithmSetup setup_;
   Config config_;
   bool sends_moves_;
-  /// Encoded averages of models on a GPU are taken on the host.
-  bool is_hosted_;
-  /// The stream that works on encoded averages: the host's stream if is_hosted_, else the stream of
-  /// the models.
-  Stream& stream_;
   BucketLanes lanes_;
   /// The lanes of whole models. Used only with sends_moves_.
   BucketLanes model_lanes_;
   /// Empty, unless sends_moves_.
   PerBucket<Moves> moves_;
-  /// Empty, unless is_hosted_.
-  PerBucket<Copies> copies_;
   /// Averages that begin in the `every` steps from here on are of models. The same on all ranks.
   std::int64_t models_from_;
   /// The step before which other code has written this rank's parameters; of several such steps,
   /// the first one without a later agreement of the ranks. At most models_from_: the ranks have
   /// agreed since.
   std::int64_t written_;
-  /// Ends the work of stream_ before the memory above goes.
-  std::optional<SynchronizedScope> scope_;
 };
 
 }  // namespace gossamer

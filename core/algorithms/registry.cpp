@@ -58,7 +58,7 @@ constexpr std::array kTable = {
                    .summary = "gossip that sends the few largest changes (CHOCO, top-k)",
                    .options = choco::kOptions,
                    .topologies = TopologyKind::kStatic,
-                   .processors_only = true,
+                   .processors_only = "processors choose the elements of its messages",
                    .survives = true,
                    .read = read_choco},
     AlgorithmEntry{
@@ -69,7 +69,6 @@ constexpr std::array kTable = {
         .averages_rarely = true,
         .takes_codec = true,
         .feeds_errors_back = true,
-        .codes_on_host = true,
         .survives = true,
         .read = read_outer},
     AlgorithmEntry{.name = "relay",
@@ -93,7 +92,7 @@ constexpr std::array kTable = {
                    .options = async_gossip::kOptions,
                    .topologies = TopologyKind::kAny,
                    .steps = RankSteps::kAsynchronous,
-                   .processors_only = true,
+                   .processors_only = "processors mix messages as they arrive",
                    .read = read_async_gossip},
 };
 

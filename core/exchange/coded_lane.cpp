@@ -18,7 +18,14 @@ class CodedLane : public PlainLane {
         next_(std::move(grid)),
         encoded_{.codec = *setup.codec->mixing()},
         // The worker mixes the sums of nodes, and knows no grid.
-        coded_nodes_(messages(), setup.codec->needs_grid() ? nullptr : &encoded_) {}
+        coded_nodes_(messages(), setup.codec->needs_grid() ? nullptr : &encoded_) {
+    if (setup.stream.on_host()) return;
+    // Now, as RoundMessages does it for plain blocks.
+    const RoundNeeds needs = peers.most_needs();
+    encoded_.reserve(setup.stream, spec.numel, static_cast<std::size_t>(needs.inboxes));
+    reserved_ = setup.communicator.reserve(encoded_.codec.encoded_bytes(spec.numel), DType::kUInt8,
+                                           needs.carried);
+  }
 
   void start(std::int64_t k, const Buffer& send) override {
     const RankRound& part = begin(k);
@@ -92,6 +99,8 @@ class CodedLane : public PlainLane {
 
   std::shared_ptr<const NextGrid> next_;
   EncodedBlocks encoded_;
+  /// Memory that the communicator keeps for encoded messages.
+  std::shared_ptr<void> reserved_;
   NodeRound coded_nodes_;
   /// Of the round under way.
   Grid grid_ = {};

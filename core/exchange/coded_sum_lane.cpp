@@ -140,7 +140,7 @@ class CodedSumLane : public OperationsLane {
 
   /// The work that adds the shards of all ranks.
   [[nodiscard]] std::function<EventPtr()> adding() const {
-    return [stream = setup().stream_between(), sum = sum_, messages = messages_, rank = rank(),
+    return [stream = setup().communicator.stream(), sum = sum_, messages = messages_, rank = rank(),
             simd = setup().simd]() -> EventPtr {
       sum.add(*stream, rank, messages.all_heard(), messages.result(rank), simd);
       // If the operation fails, the stream may still use this memory when nothing else owns it.

@@ -75,14 +75,16 @@ LaneSpec GridLane::votes_of(const LaneSpec& spec) {
           .bucket = spec.bucket,
           .numel = kBallotSize,
           .dtype = spec.dtype,
-          .content = "votes",
-          .on_host = spec.on_host};
+          .content = "votes"};
 }
 
 GridLane::GridLane(Parts parts, const LaneSpec& spec)
     : parts_(std::move(parts)),
       window_size_(spec.is_rare ? kRareWindow : kWindow),
-      ballot_(parts_.stream.allocate(kBallotSize, spec.dtype)) {}
+      ballot_(parts_.stream.allocate(kBallotSize, spec.dtype)),
+      written_ballot_(parts_.stream.allocate_host(kBallotSize, spec.dtype)),
+      read_votes_(parts_.stream.allocate_host(kBallotSize, spec.dtype)),
+      stats_(std::make_shared<DifferenceStats>(parts_.stream)) {}
 
 void GridLane::start(std::int64_t k, const Buffer& send) {
   if (std::exchange(is_restored_, false)) {
@@ -97,13 +99,21 @@ void GridLane::start(std::int64_t k, const Buffer& send) {
 Intake GridLane::take() {
   // The update that follows encodes for the next round.
   prepare(last_round_ + 1);
+  const bool is_last_of_window = (last_round_ + 2) % window_size_ == 0;
+  if (is_last_of_window) fetch_votes();
   return parts_.blocks->take();
 }
 
 void GridLane::drain() {
   parts_.blocks->drain();
   parts_.votes->drain();
+  collect(parts_.stream, stats_);
+  wait_for_stream();
   parts_.num_wide += stats_->take_num_wide();
+}
+
+void GridLane::wait_for_stream() {
+  if (const EventPtr done = parts_.stream.record()) done->wait();
 }
 
 void GridLane::forget() {
@@ -129,13 +139,22 @@ void GridLane::prepare(std::int64_t k) {
   *parts_.next = {.grid = grid, .stats = stats_};
 }
 
-void GridLane::count_votes() {
+void GridLane::fetch_votes() {
   if (!std::exchange(votes_are_under_way_, false)) return;
   parts_.votes->wait();
   const Intake sum = parts_.votes->take();
-  parts_.stream.synchronize();
   if (sum.inboxes.empty()) return;
-  const ConstBlock votes = sum.inboxes.front().block;
+  parts_.stream.copy(read_votes_.block(), sum.inboxes.front().block);
+  votes_are_fetched_ = true;
+  fetched_ = parts_.stream.record();
+}
+
+void GridLane::count_votes() {
+  fetch_votes();
+  if (!std::exchange(votes_are_fetched_, false)) return;
+  if (fetched_) fetched_->wait();
+  parts_.stream.check();
+  const ConstBlock votes = read_votes_.block();
   const std::int64_t result =
       votes.dtype == DType::kFloat64 ? result_of(votes.as<double>()) : result_of(votes.as<float>());
   if (result == GridState::kNone) return;
@@ -147,6 +166,7 @@ void GridLane::count_votes() {
 }
 
 void GridLane::vote() {
+  collect(parts_.stream, stats_);
   parts_.stream.run([stats = stats_, vote = vote_, most_steps = parts_.codec.most_steps()] {
     *vote = vote_for(static_cast<double>(stats->take_largest()), most_steps);
   });
@@ -154,10 +174,11 @@ void GridLane::vote() {
 }
 
 void GridLane::send_ballot() {
-  parts_.stream.run([vote = vote_, ballot = ballot_.block()] {
+  parts_.stream.run([vote = vote_, ballot = written_ballot_.block()] {
     if (ballot.dtype == DType::kFloat64) return mark_vote(ballot.as<double>(), *vote);
     mark_vote(ballot.as<float>(), *vote);
   });
+  parts_.stream.copy(ballot_.block(), written_ballot_.block());
   parts_.votes->start(window_, ballot_);
   votes_are_under_way_ = true;
 }
@@ -186,9 +207,12 @@ void GridLane::restore(const GridState& state) {
                                  " and a largest difference of ", state.largest,
                                  " cannot be; the checkpoint is damaged"));
   }
+  // Its work may still add to the statistics.
+  wait_for_stream();
   exponent_ = state.exponent;
   *vote_ = state.vote;
   votes_are_under_way_ = false;
+  votes_are_fetched_ = false;
   static_cast<void>(stats_->take_largest());
   stats_->add(rounded_to_float(state.largest), 0);
   *parts_.next = {.stats = stats_};

@@ -25,6 +25,10 @@
 // Every decision follows from the number of the round and the sum of the votes, so all ranks decide
 // alike, even if one rank alone calls forget().
 //
+// A stream that lags behind never stops for a vote. Work on the stream writes the ballot. Before
+// the last round of a window, the stream gets the copy of the votes to host memory, and the caller
+// waits for this copy when the next window begins.
+//
 // Protocol and errors: lane.hpp. Not thread safe.
 
 #include <algorithm>
@@ -107,7 +111,8 @@ class GridLane : public Lane {
     std::unique_ptr<Lane> votes;
     /// Must outlive the lane, as must the counter.
     Stream& stream;
-    /// Counts differences in the upper half of their grid's range (DifferenceRange::num_wide).
+    /// Counts differences in the upper half of their grid's range (DifferenceRange::num_wide). On a
+    /// GPU the counter may lag a window behind until drain().
     std::int64_t& num_wide;
   };
   /// `spec`: of the blocks.
@@ -131,19 +136,29 @@ class GridLane : public Lane {
  private:
   /// Decides on the grid of round k. Where a window begins, counts the votes and votes anew.
   void prepare(std::int64_t k);
+  /// Copies the sum of the votes to host memory, as work on the stream.
+  void fetch_votes();
   void count_votes();
   void vote();
   void send_ballot();
   /// The next vote is a veto.
   void distrust();
+  void wait_for_stream();
 
   Parts parts_;
   std::int64_t window_size_;
+  /// The ballot that the votes' lane sends.
   Buffer ballot_;
-  std::shared_ptr<DifferenceStats> stats_ = std::make_shared<DifferenceStats>();
+  /// The ballot as work on the stream writes it, and the sum of all ballots, in host memory.
+  Buffer written_ballot_;
+  Buffer read_votes_;
+  std::shared_ptr<DifferenceStats> stats_;
   /// The vote of this rank; work on the stream writes it.
   std::shared_ptr<std::int64_t> vote_ = std::make_shared<std::int64_t>(GridState::kNone);
   bool votes_are_under_way_ = false;
+  /// True: read_votes_ holds the votes of the window once `fetched_` is done.
+  bool votes_are_fetched_ = false;
+  EventPtr fetched_;
   /// The exponent of the window's grid, or GridState::kNone.
   std::int64_t exponent_ = GridState::kNone;
   std::int64_t last_round_ = -1;

@@ -138,9 +138,6 @@ struct LaneSpec {
   /// block that the next round sends. So the pass prepares nothing for the next round
   /// (Intake::exchange), and the ranks agree on quantisation scales within fewer rounds (GridLane).
   bool is_rare = false;
-  /// True: the blocks are in host memory, whatever the device is. The lane works on
-  /// LaneFactory::host_stream(), and so does the pass that mixes in its results.
-  bool on_host = false;
 };
 
 class LaneFactory;
@@ -174,9 +171,6 @@ class LaneFactory {
         "asynchronous algorithms need ranks that run on their own, and simulated ranks go in step; "
         "take gossip");
   }
-  /// The stream of lanes with LaneSpec::on_host, which lags behind. Throws std::logic_error where
-  /// all blocks are in host memory.
-  virtual Stream& host_stream() { throw std::logic_error("LaneFactory: blocks are on the host"); }
   /// Collective. The topology must have fixed nodes (has_fixed_nodes()).
   virtual NodeLanes split_by_node() = 0;
   /// The number of ranks of a node in the topology's rounds; 1 if there is no topology of two

@@ -21,8 +21,8 @@ struct LaneSetup {
   /// The topology of LaneMembers::kTopology and kTree; may be null if no lane needs it.
   std::shared_ptr<const Topology> topology;
   /// The codec that encodes the blocks of lanes of LaneResult::kMix and kSum; null: the lanes send
-  /// plain blocks. Lanes with a codec need blocks in host memory (LaneSpec::on_host), and for kMix
-  /// an undirected topology.
+  /// plain blocks. Lanes of kMix with a codec need an undirected topology. On a GPU the codec needs
+  /// kernels (Codec::kernels()).
   const Codec* codec = nullptr;
   /// Ranks of one host read each other's memory; false: they send messages. Equal on all ranks.
   bool shares_memory = true;
@@ -34,13 +34,6 @@ struct LaneSetup {
   SimdPath simd = best_simd_path();
   /// Lanes record waits and messages; null: nothing is recorded.
   std::shared_ptr<Timeline> timeline = {};
-  /// Work between two operations of a round, on the progress worker; null: the communicator's
-  /// stream.
-  std::shared_ptr<Stream> between = {};
-
-  [[nodiscard]] std::shared_ptr<Stream> stream_between() const {
-    return between ? between : communicator.stream();
-  }
 };
 
 }  // namespace gossamer

@@ -66,7 +66,7 @@ Request NodeRound::start_between(const RankRound& round, std::int64_t k, const B
   const Block own = encoded_->own.block();
   OpContext after = context(k, sent);
   after.after = std::move(sum);
-  after.prepare = [stream = setup.stream_between(), codec = &encoded_->codec, own, inbox,
+  after.prepare = [stream = setup.communicator.stream(), codec = &encoded_->codec, own, inbox,
                    simd = setup.simd, kept = after.owner]() -> EventPtr {
     enqueue_encode(*stream, {.codec = codec, .own = own}, inbox, simd);
     stream->keep(kept);
@@ -89,7 +89,7 @@ std::function<EventPtr()> NodeRound::mixing(const RankRound& round, const Block&
   if (decodes) {
     work.coding = {.codec = &encoded_->codec, .own = encoded_->own.block(), .decodes = true};
   }
-  return [stream = messages_.setup().stream_between(), inbox,
+  return [stream = messages_.setup().communicator.stream(), inbox,
           keep = (decodes ? 1.0 : round.keep) * mean, heard = std::move(heard), work,
           simd = messages_.setup().simd, kept = std::move(owner)]() -> EventPtr {
     enqueue_mix(*stream, inbox, keep, heard, work, simd);

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/host_stream.hpp"
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
 #include "core/exchange/coded_lane.hpp"
@@ -51,23 +50,6 @@ std::pair<Communicator&, Communicator&> parts_of_nodes(Communicator& world, int 
 struct PeerLanes::Nodes {
   PeerLanes inside;
   PeerLanes between;
-};
-
-struct PeerLanes::OnHost {
-  ThreadStream stream;
-  LaneSetup setup;
-
-  explicit OnHost(const LaneSetup& device)
-      : setup{.stream = stream,
-              .communicator = device.communicator,
-              .topology = nullptr,
-              .codec = device.codec,
-              .shares_memory = false,
-              .waits_whole = device.waits_whole,
-              .metrics = device.metrics,
-              .simd = device.simd,
-              .timeline = device.timeline,
-              .between = std::make_shared<InlineStream>()} {}
 };
 
 PeerLanes::PeerLanes(LaneSetup setup) : setup_(std::move(setup)), parts_(setup_.communicator) {}
@@ -163,22 +145,6 @@ NodeLanes PeerLanes::split_by_node() {
   return {.inside = nodes_->inside, .between = nodes_->between, .place = rank % size};
 }
 
-Stream& PeerLanes::host_stream() {
-  if (setup_.stream.device().type == DeviceType::kCpu) return LaneFactory::host_stream();
-  if (!on_host_) on_host_ = std::make_unique<OnHost>(setup_);
-  return on_host_->stream;
-}
-
-void PeerLanes::synchronize_host() {
-  if (on_host_) on_host_->stream.synchronize();
-}
-
-const LaneSetup& PeerLanes::setup_for(const LaneSpec& spec) const {
-  if (!spec.on_host) return setup_;
-  if (!on_host_) throw std::logic_error("PeerLanes: a lane on the host before host_stream()");
-  return on_host_->setup;
-}
-
 double PeerLanes::model_weight() const {
   if (async_exchange_) return async_exchange_->state().mass;
   if (nodes_) return nodes_->between.model_weight();
@@ -194,10 +160,7 @@ void PeerLanes::resume(double weight) {
 }
 
 void PeerLanes::drain() {
-  // Also before lanes count what its work has seen.
-  synchronize_host();
   for (const MadeLane& made_lane : made()) made_lane.lane->drain();
-  synchronize_host();
   if (async_exchange_) async_exchange_->close();
   if (!nodes_) return;
   nodes_->between.drain();
@@ -208,8 +171,6 @@ void PeerLanes::forget() {
   for (const MadeLane& made_lane : made()) {
     if (made_lane.spec.forgets) made_lane.lane->forget();
   }
-  // No other rank waits for it before visit() loads.
-  synchronize_host();
   if (!nodes_) return;
   nodes_->between.forget();
   nodes_->inside.forget();
@@ -227,10 +188,6 @@ void PeerLanes::visit(
 }
 
 void PeerLanes::drop_lanes() {
-  if (on_host_) {
-    // Wait for its work, which uses the lanes' memory.
-    const SynchronizedScope scope(on_host_->stream);
-  }
   drop_made();
   async_exchange_.reset();
   for (const auto& [size, nodes] : all_nodes_) {
@@ -240,45 +197,40 @@ void PeerLanes::drop_lanes() {
 }
 
 std::unique_ptr<Lane> PeerLanes::make(const LaneSpec& spec) {
-  const LaneSetup& setup = setup_for(spec);
   if (spec.result == LaneResult::kGather || spec.result == LaneResult::kShardSum) {
-    return make_shard_lane(setup, spec);
+    return make_shard_lane(setup_, spec);
   }
-  if (spec.members == LaneMembers::kTree) return make_tree_lane(setup, spec);
+  if (spec.members == LaneMembers::kTree) return make_tree_lane(setup_, spec);
   const bool sums = spec.result == LaneResult::kSum && spec.num_coded > 0 && num_ranks() > 1;
-  const bool encodes = setup.codec != nullptr && (sums || spec.result == LaneResult::kMix);
-  if (encodes && setup.stream.device().type != DeviceType::kCpu) {
-    throw std::logic_error("PeerLanes: codecs run on processors; LaneSpec::on_host is needed");
-  }
-  if (sums && encodes) {
-    if (setup.codec->is_sparse()) return make_gathered_sum_lane(setup, spec);
-    Communicator& world = setup.communicator;
+  if (setup_.codec != nullptr && sums) {
+    if (setup_.codec->is_sparse()) return make_gathered_sum_lane(setup_, spec);
+    Communicator& world = setup_.communicator;
     return make_coded_sum_lane(
-        setup, {.shards = world, .results = world.duplicate("coded results")}, spec);
+        setup_, {.shards = world, .results = world.duplicate("coded results")}, spec);
   }
-  if (encodes) return make_coded(spec);
+  if (setup_.codec != nullptr && spec.result == LaneResult::kMix) return make_coded(spec);
   Peers& peers = peers_of(spec.result);
   auto memory = memory_for(spec);
-  if (memory) return make_slot_lane(setup, peers, spec, std::move(memory));
-  return std::make_unique<PlainLane>(setup, peers, spec);
+  if (memory) return make_slot_lane(setup_, peers, spec, std::move(memory));
+  return std::make_unique<PlainLane>(setup_, peers, spec);
 }
 
 std::unique_ptr<Lane> PeerLanes::make_coded(const LaneSpec& spec) {
-  const LaneSetup& setup = setup_for(spec);
-  if (setup.codec->mixing() == nullptr) {
-    throw std::logic_error(
-        concat("PeerLanes: the codec ", setup.codec->name(), " encodes sums alone"));
+  const Codec& codec = *setup_.codec;
+  if (codec.mixing() == nullptr) {
+    throw std::logic_error(concat("PeerLanes: the codec ", codec.name(), " encodes sums alone"));
   }
-  const auto next = first_grid(setup.codec);
-  auto blocks = make_coded_lane(setup, peers_of(spec.result), spec, next);
-  if (!setup.codec->needs_grid()) return blocks;
-  return std::make_unique<GridLane>(GridLane::Parts{.blocks = std::move(blocks),
-                                                    .next = next,
-                                                    .codec = *setup.codec->mixing(),
-                                                    .votes = make(GridLane::votes_of(spec)),
-                                                    .stream = setup.stream,
-                                                    .num_wide = setup.metrics.num_wide_differences},
-                                    spec);
+  const auto next = first_grid(&codec);
+  auto blocks = make_coded_lane(setup_, peers_of(spec.result), spec, next);
+  if (!codec.needs_grid()) return blocks;
+  return std::make_unique<GridLane>(
+      GridLane::Parts{.blocks = std::move(blocks),
+                      .next = next,
+                      .codec = *codec.mixing(),
+                      .votes = make(GridLane::votes_of(spec)),
+                      .stream = setup_.stream,
+                      .num_wide = setup_.metrics.num_wide_differences},
+      spec);
 }
 
 AsyncExchange& PeerLanes::make_async_exchange(AsyncExchange::Config config) {

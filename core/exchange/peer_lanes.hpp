@@ -30,7 +30,6 @@ class PeerLanes : public LaneFactory {
   PeerLanes& operator=(const PeerLanes&) = delete;
 
   AsyncExchange& make_async_exchange(AsyncExchange::Config config) override;
-  Stream& host_stream() override;
   NodeLanes split_by_node() override;
   [[nodiscard]] int node_size() const override;
   [[nodiscard]] int num_ranks() const override { return setup_.communicator.size(); }
@@ -73,20 +72,13 @@ class PeerLanes : public LaneFactory {
   /// The Peers of a kind of rounds; made with the first lane that needs them.
   Peers& peers_of(LaneResult result);
   std::unique_ptr<Lane> make_coded(const LaneSpec& spec);
-  [[nodiscard]] const LaneSetup& setup_for(const LaneSpec& spec) const;
-  /// Waits for the work of lanes on the host.
-  void synchronize_host();
   /// The memory for the slots of a lane of plain blocks; null: it sends messages.
   std::shared_ptr<HostMemory> memory_for(const LaneSpec& spec);
 
   /// The lanes of split_by_node(), over parts of the communicator.
   struct Nodes;
-  /// The surroundings of lanes with LaneSpec::on_host.
-  struct OnHost;
 
   LaneSetup setup_;
-  /// Null until host_stream().
-  std::unique_ptr<OnHost> on_host_;
   SubCommunicators parts_;
   /// The shared memory of the last lanes; null: no lane has slots.
   std::shared_ptr<HostMemory> memory_;

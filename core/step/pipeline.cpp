@@ -60,6 +60,7 @@ AlgorithmSetting Pipeline::Config::setting(const ExchangeOptions& wanted, int nu
   setting.group_optimizers = group_optimizers;
   setting.has_external_optimizer = external_optimizer != nullptr;
   setting.stream = stream;
+  setting.on_gpu = stream != nullptr && !stream->on_host();
   setting.num_ranks = num_ranks;
   setting.is_elastic = is_elastic;
   setting.tries_bucket_sizes = bucket_bytes == 0;

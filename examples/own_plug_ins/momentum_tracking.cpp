@@ -122,5 +122,5 @@ const AlgorithmEntry kMomentumTracking = {.name = "own_tracking",
                                           .options = kOptions,
                                           .topologies = TopologyKind::kUndirected,
                                           .takes_codec = true,
-                                          .processors_only = true,
+                                          .processors_only = "its rule has no kernel",
                                           .read = read_momentum_tracking};

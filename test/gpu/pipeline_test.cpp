@@ -91,16 +91,6 @@ TEST_F(Pipeline, AveragesEncodedModelsOnTheHost) {
   }
 }
 
-TEST_F(Pipeline, RefusesAlgorithmsThatEncodeInEveryStep) {
-  const auto ring = make_topology("ring", {.size = 2, .node_size = 2});
-  const auto stream = make_stream({DeviceType::kCuda, 0});
-  const AlgorithmSetting setting{
-      .topology = ring.get(), .codec = find_codec("int8"), .stream = stream.get(), .num_ranks = 2};
-  EXPECT_TRUE(contains(AlgorithmChoice("gossip").why_not(setting),
-                       "sends no encoded blocks; take codec fp32, or the algorithm outer"));
-  EXPECT_EQ(AlgorithmChoice("outer").why_not(setting), "");
-}
-
 /// Of three ranks one dies. The others hold the step, and make it without that rank.
 TEST_F(Pipeline, GoesOnWithoutARankThatDies) {
   Problem problem;

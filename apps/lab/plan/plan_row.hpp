@@ -24,7 +24,7 @@ struct PlanOptions {
   StepModel model = {};
   /// Seconds that communication may add to a step, divided by the seconds of a step without it.
   double budget = 0.1;
-  /// The models lie on GPUs, where few algorithms send encoded messages.
+  /// The models lie on GPUs, where some algorithms cannot run.
   bool on_gpu = false;
   /// The algorithms of the rows; empty: all ways. An algorithm without options has its ways.
   std::vector<AlgorithmChoice> algorithms = {};

@@ -75,17 +75,11 @@ class RowMaker {
   }
 
   [[nodiscard]] std::string why_not(const Exchanges& exchanges) const {
-    const AlgorithmEntry& entry = exchanges.choice.entry();
-    if (options_.on_gpu && entry.processors_only) {
-      return concat("the algorithm ", entry.name, " works on processors only");
-    }
-    if (options_.on_gpu && exchanges.codec != nullptr && !entry.codes_on_host) {
-      return concat("on GPUs the algorithm ", entry.name, " sends no encoded blocks");
-    }
     return exchanges.choice.why_not(
         {.topology = exchanges.place != nullptr ? exchanges.place->topology.get() : nullptr,
          .codec = exchanges.codec,
-         .optimizer = &predictor_.optimizer()});
+         .optimizer = &predictor_.optimizer(),
+         .on_gpu = options_.on_gpu});
   }
 
   void add_way(const Way& way) {

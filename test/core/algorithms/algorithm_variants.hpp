@@ -95,7 +95,7 @@ inline bool runs_at(std::string_view algorithm, Where where, std::string_view op
   if (options == "shard: optimizer") return where == Where::kHost;
   const bool on_host =
       where == Where::kHost || where == Where::kLagging || where == Where::kRelayed;
-  return on_host || !AlgorithmChoice(algorithm).entry().processors_only;
+  return on_host || AlgorithmChoice(algorithm).entry().processors_only.empty();
 }
 
 }  // namespace gossamer

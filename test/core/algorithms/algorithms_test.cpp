@@ -466,6 +466,16 @@ TEST(WhyNot, RefusesACodecOfSumsWhereBlocksAreMixed) {
   EXPECT_EQ(AlgorithmChoice("allreduce").why_not({.codec = &codec}), "");
 }
 
+TEST(WhyNot, RefusesACodecWithoutKernelsOnGpus) {
+  const SumsAlone codec;
+  const AlgorithmChoice allreduce("allreduce");
+  EXPECT_EQ(allreduce.why_not({.codec = find_codec("int8"), .on_gpu = true}), "");
+  EXPECT_EQ(
+      allreduce.why_not({.codec = &codec, .on_gpu = true}),
+      "the codec sums_alone has no kernels for GPUs, allowed: fp32, bf16, fp16, int8, int4, topk; "
+      "or train on processors");
+}
+
 TEST(ReadAlgorithm, TakesANameOrASection) {
   const auto read = [](const char* yaml) {
     const Options root = Options::parse(yaml);

@@ -5,9 +5,7 @@
 #include "test/sanitized.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -138,17 +136,10 @@ INSTANTIATE_TEST_SUITE_P(Wide, EveryCodedMixing,
 
 TEST_P(EveryCodedMixing, KeepsTheMean) { expect_the_same_mean(problem()); }
 
-/// Codecs run on processors, so most algorithms have none in a device's memory.
-std::span<const Where> lagging_places(const std::string& algorithm) {
-  static constexpr std::array kOfProcessors = {Where::kLagging, Where::kRelayed};
-  if (AlgorithmChoice(algorithm).entry().codes_on_host) return kLaggingPlaces;
-  return kOfProcessors;
-}
-
 TEST_P(EveryCodedAlgorithm, GivesTheSameBitsWhereverStreamsLag) {
   Problem coded = problem();
   coded.dtype = DType::kFloat32;
-  expect_same_where_streams_lag(coded, lagging_places(coded.algorithm));
+  expect_same_where_streams_lag(coded, kLaggingPlaces);
 }
 
 TEST_P(EveryCodedAlgorithm, GivesTheSameBitsWhateverTheBuckets) {
@@ -241,7 +232,7 @@ TEST_P(EveryAlgorithmOnAGrid, StaysNearPlainMixing) {
 TEST_P(EveryAlgorithmOnAGrid, GivesTheSameBitsWhereverStreamsLag) {
   Problem coded = problem();
   coded.dtype = DType::kFloat32;
-  expect_same_where_streams_lag(coded, lagging_places(coded.algorithm));
+  expect_same_where_streams_lag(coded, kLaggingPlaces, coded.num_steps);
   const Trajectory expected = run_pipeline(coded);
   coded.num_threads = 2;
   EXPECT_EQ(run_pipeline(coded), expected);

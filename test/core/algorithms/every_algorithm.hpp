@@ -196,20 +196,22 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
     return GetParam().algorithm == "choco" && !GetParam().options.starts_with("fraction: 1,");
   }
 
+  static constexpr int kFewSteps = 6;
   static constexpr std::array kMostPlaces = {Where::kLagging, Where::kDevice, Where::kNccl};
 
   /// Expects the same trajectory on a stream that lags behind as on a stream that does not. The
   /// setups take turns at the places.
-  static void expect_same_where_a_stream_lags(const Problem& problem,
-                                              std::span<const Where> places) {
+  static void expect_same_where_a_stream_lags(const Problem& problem, std::span<const Where> places,
+                                              int num_steps = kFewSteps) {
     std::vector<Where> usable = usable_of(problem, places);
     if (!usable.empty()) usable = {usable[sum_of_letters() % usable.size()]};
-    expect_same_at(problem, usable);
+    expect_same_at(problem, usable, num_steps);
   }
   /// The same at all places; under sanitizers at one.
-  static void expect_same_where_streams_lag(const Problem& problem, std::span<const Where> places) {
-    if (kSanitized) return expect_same_where_a_stream_lags(problem, places);
-    expect_same_at(problem, usable_of(problem, places));
+  static void expect_same_where_streams_lag(const Problem& problem, std::span<const Where> places,
+                                            int num_steps = kFewSteps) {
+    if (kSanitized) return expect_same_where_a_stream_lags(problem, places, num_steps);
+    expect_same_at(problem, usable_of(problem, places), num_steps);
   }
 
   static std::vector<Where> usable_of(const Problem& problem, std::span<const Where> places) {
@@ -220,10 +222,10 @@ class EveryAlgorithm : public testing::TestWithParam<Setup> {
     return usable;
   }
 
-  static void expect_same_at(Problem problem, const std::vector<Where>& usable) {
+  static void expect_same_at(Problem problem, const std::vector<Where>& usable, int num_steps) {
     // Every rank has four threads on these streams.
     if (problem.num_ranks > 4) return;
-    problem.num_steps = 6;
+    problem.num_steps = num_steps;
     const Trajectory expected = run_pipeline(problem);
     for (const Where where : usable) {
       problem.where = where;

@@ -334,9 +334,6 @@ TEST_P(Survivors, GoOnLikeAFreshRunOfFewerRanks) {
   for (const Survivor& variant : survivors()) {
     // They exchange nothing, so nobody waits for the others.
     if (std::string_view(variant.first) == "local") continue;
-    const bool on_device = GetParam() == "nccl" || GetParam() == "staged";
-    const bool codes = variant.codec != std::string_view("fp32");
-    if (on_device && codes && !AlgorithmChoice(variant.first).entry().codes_on_host) continue;
     for (const Death death :
          {Death::kBetweenSteps, Death::kBetweenGradients, Death::kAfterGradients}) {
       // The same code runs, and the same threads meet, at other places of a step.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/build_gpu.sh pack [FOLDER]
 # scripts/build_gpu.sh bundle [FILE]
+# scripts/build_gpu.sh bundled
 # scripts/build_gpu.sh [--deps FOLDER] [--test] [cmake arguments...]
 #
 # Builds for GPUs on a machine where nothing can be installed or downloaded: it needs torch 2.11,
@@ -13,6 +14,7 @@
 #   bundle   packs what a build with CUDA has made (BUILD names its folder) into FILE
 #            (build/gossamer-gpu.tar.xz): the program, the tests for GPUs, Open MPI and the other
 #            libraries, for a machine that has a driver, the same torch, and nothing else.
+#   bundled  prints the project's files that a bundle has.
 #   (else)   builds into build/gpu. Without FOLDER what the machine has is used. MPI is used if
 #            there is one; without it ranks are threads of one process. --test runs the tests,
 #            those labelled gpu too.
@@ -82,6 +84,10 @@ bundle_mpi() {
   cp -rL -- /etc/openmpi/. "$root/openmpi/etc/"
 }
 
+# The project's files in a bundle: what scripts/measure_gpu.sh runs, and what these files import.
+bundled=(configs/{gpt_124m,reference}.yaml test/apps/commands/{cli_case,cli_gpu_test,cli_survival_test,etcd}.py
+  scripts/{measure_gpu,bundle_env,lib,mpi_env}.sh scripts/lab/{gpu_peer,peer_step}.py)
+
 bundle() {
   local archive=$1 build=${BUILD:-} work root program
   [[ -n $build ]] || build=$([[ -x build/gpu/test/test_gpu ]] && echo build/gpu || echo build/release)
@@ -90,7 +96,7 @@ bundle() {
   # shellcheck disable=SC2064
   trap "rm -rf -- '$work'" EXIT
   root=$work/gossamer-gpu
-  mkdir -p "$root"/{bin,lib,configs,scripts,data}
+  mkdir -p "$root"/{bin,lib,data}
   for program in "$build"/{gossamer,libgossamer_torch_cuda.so} "$build"/test/test_{gpu,gpu_torch,nccl_ranks}; do
     [[ ! -e $program ]] || cp -- "$program" "$root/bin/"
   done
@@ -98,12 +104,7 @@ bundle() {
   local files=("$root"/bin/* "$root"/openmpi/bin/* "$root"/openmpi/lib/*/*.so)
   libraries_of "${files[@]}" | while read -r library; do cp -L -- "$library" "$root/lib/"; done
   strip --strip-unneeded "$root"/bin/* "$root"/openmpi/bin/* "$root"/lib/*.so* "$root"/openmpi/lib/*/*.so 2>/dev/null || true
-  cp -- configs/gpt_124m.yaml configs/reference.yaml "$root/configs/"
-  mkdir -p "$root/test/apps/commands"
-  cp -- test/apps/commands/cli_{case,gpu_test}.py "$root/test/apps/commands/"
-  cp -- scripts/{measure_gpu.sh,bundle_env.sh,lib.sh,mpi_env.sh} "$root/scripts/"
-  mkdir -p -- "$root/scripts/lab"
-  cp -- scripts/lab/{gpu_peer.py,peer_step.py} "$root/scripts/lab/"
+  cp --parents -- "${bundled[@]}" "$root/"
   # Any text does: what is measured is time.
   cat -- core/*/*.?pp optim/*.?pp comm/*.?pp comm/*/*.?pp apps/*/*.?pp docs/*/*.md >"$root/data/text.txt"
   mkdir -p "$(dirname -- "$archive")"
@@ -115,6 +116,10 @@ bundle() {
 show_help "$@"
 if [[ ${1:-} == bundle ]]; then
   bundle "${2:-build/gossamer-gpu.tar.xz}"
+  exit 0
+fi
+if [[ ${1:-} == bundled ]]; then
+  printf '%s\n' "${bundled[@]}"
   exit 0
 fi
 if [[ ${1:-} == pack ]]; then

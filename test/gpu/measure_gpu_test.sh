@@ -18,6 +18,22 @@ awk '/^[a-z]+$/ { sum = 0 } / s  / { sum += $1; if (sum > 510) exit 1 }' "$work/
   fail "the limits of a part come to more than 510 seconds"
 (($(grep -c ' s  ' "$work/plan") > 30)) || fail "--dry-run prints few commands"
 
+# Files that the commands name, and modules beside them that these files import.
+"$root/scripts/build_gpu.sh" bundled >"$work/bundled"
+named=$(grep -oE '(configs|scripts|test)/[a-z0-9_/]+\.(py|yaml|sh)' "$work/plan" | sort -u)
+(($(wc -w <<<"$named") > 3)) || fail "the commands name few files: $named"
+for file in $named; do
+  imported=
+  if [[ $file == *.py ]]; then
+    imported=$(sed -nE 's/^(from|import) ([a-z0-9_]+).*/\2/p' "$root/$file" | sort -u)
+  fi
+  for module in $imported; do
+    module=${file%/*}/$module.py
+    [[ ! -e $root/$module ]] || grep -qx "$module" "$work/bundled" || fail "a bundle lacks $module, which $file imports"
+  done
+  grep -qx "$file" "$work/bundled" || fail "a bundle lacks $file"
+done
+
 bundle=$work/bundle
 mkdir -p "$bundle"/{bin,lib,configs,data,scripts,openmpi/bin} "$work/path"
 cp -- "$root"/scripts/{measure_gpu.sh,bundle_env.sh,lib.sh,mpi_env.sh} "$bundle/scripts/"

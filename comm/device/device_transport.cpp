@@ -1,6 +1,7 @@
 #include "comm/device/device_transport.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -31,17 +32,23 @@ constexpr std::string_view kReaches = "MPI that reaches GPUs";
 constexpr std::string_view kMpiText = "GPUs exchange by MPI, from their own memory";
 constexpr std::string_view kHostText = "GPUs exchange through host memory";
 
+/// Containers may have processes with the same number, but not in the same namespace; and hosts may
+/// have the same namespaces.
+std::string process_name() {
+  std::error_code failure;
+  const auto space = std::filesystem::read_symlink("/proc/self/ns/pid", failure);
+  std::string host;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), host);
+  return concat(host, " ", space.string(), " ", getpid());
+}
+
 Offer offer_of(const TransportChoice& choice, const Communicator& host, bool shares, bool threads) {
   Offer offer;
   offer.mpi_text = host.takes_device_memory() ? kReaches : "no MPI that reaches GPUs";
-  if (choice.exchange == "host" || choice.exchange == "mpi") {
-    offer.nccl_text = "no NCCL: not asked for";
-    return offer;
-  }
-  if (shares) {
-    offer.nccl_text = "no NCCL: ranks share GPUs, which NCCL refuses";
-    return offer;
-  }
+  offer.nccl_text = why_not_nccl(choice.exchange, shares, threads);
+  if (!offer.nccl_text.empty()) return offer;
+  // Ranks of one host must not share a GPU, so each gets a host of its own. A user's name stays.
+  if (shares) setenv("NCCL_HOSTID", process_name().c_str(), /*overwrite=*/0);
   if (threads && choice.exchange == "auto") {
     offer.nccl_text =
         "no NCCL: ranks are threads of one process, which NCCL may hang; start processes "
@@ -62,16 +69,6 @@ std::size_t first_without(const std::vector<std::string>& all, std::string_view 
   return static_cast<std::size_t>(
       std::ranges::find_if(all, [text](const std::string& other) { return other != text; }) -
       all.begin());
-}
-
-/// Containers may have processes with the same number, but not in the same namespace; and hosts may
-/// have the same namespaces.
-std::string process_name() {
-  std::error_code failure;
-  const auto space = std::filesystem::read_symlink("/proc/self/ns/pid", failure);
-  std::string host;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), host);
-  return concat(host, " ", space.string(), " ", getpid());
 }
 
 /// Collective.
@@ -100,6 +97,20 @@ std::string reason_of(const TransportChoice& choice, const std::vector<std::stri
 
 TransportChoice read_transport_choice(const Options& device) {
   return {.share = device.read(kSharesGpus), .exchange = device.read(kGpuExchange)};
+}
+
+std::string why_not_nccl(std::string_view exchange, bool shares, bool threads) {
+  if (exchange == "host" || exchange == "mpi") return "no NCCL: not asked for";
+  if (exchange == "nccl") return "";
+  if (shares) {
+    return "no NCCL: ranks share GPUs, which NCCL refuses; device.exchange: nccl gets round it, "
+           "for tests";
+  }
+  if (threads) {
+    return "no NCCL: ranks are threads of one process, which NCCL may hang; start processes "
+           "(--processes N, mpirun), or ask for it with device.exchange: nccl";
+  }
+  return "";
 }
 
 WireKind choose_transport(std::string_view exchange, const std::vector<std::string>& nccl,
@@ -142,7 +153,7 @@ bool share_gpus(bool may_share, const std::vector<RankPlace>& places) {
       throw ConfigError(
           concat("device.share: ", who,
                  "; start as many ranks per node as there are GPUs, or let ranks share them with "
-                 "device.share: true (they take turns, and NCCL is not used)"));
+                 "device.share: true (they take turns; for tests)"));
     }
     if (other->process == places[rank].process) {
       throw ConfigError(
@@ -201,6 +212,11 @@ WireKind DeviceTransport::meet(Device device, const TransportChoice& choice, con
   // Operations of an earlier world may still need the library.
   if (!nccl_) nccl_ = std::move(offer.nccl);
   if (host_.rank() == 0) {
+    if (shares && kind == WireKind::kNccl) {
+      logger.warning(
+          "ranks share GPUs, and NCCL takes each for a host of its own, so messages go through "
+          "sockets; this is for tests");
+    }
     logger.info(kind == WireKind::kNccl ? concat("GPUs exchange by ", nccl[0])
                                         : concat(kind == WireKind::kMpi ? kMpiText : kHostText,
                                                  reason_of(choice, nccl)));

@@ -25,8 +25,9 @@ struct TransportChoice {
   /// True: a node may have more ranks than GPUs. Ranks that share a GPU take turns.
   bool share = false;
   /// How GPUs exchange: `nccl`; `mpi`, from the GPUs' own memory; `host`, through host memory; or
-  /// `auto`, the first of these that all ranks have. NCCL needs a GPU for every rank; `auto` also
-  /// wants a process for every rank.
+  /// `auto`, the first of these that all ranks have. `auto` takes NCCL only where every rank has a
+  /// GPU and a process of its own. With `nccl`, processes may share a GPU, for tests: NCCL takes
+  /// each for a host of its own (NCCL_HOSTID).
   std::string exchange = "auto";
 };
 
@@ -61,6 +62,10 @@ bool share_gpus(bool may_share, const std::vector<RankPlace>& places);
 /// waits for another rank's, and meanwhile the driver may keep the other rank's thread from calling
 /// CUDA (docs/design/decisions/gpus.md).
 bool ranks_are_threads(const std::vector<RankPlace>& places);
+
+/// Says why no rank takes NCCL, with advice; empty: NCCL is wanted. `exchange` is
+/// TransportChoice::exchange. `shares`: processes share GPUs. `threads`: a process has two ranks.
+std::string why_not_nccl(std::string_view exchange, bool shares, bool threads);
 
 enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };
 

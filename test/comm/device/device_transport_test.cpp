@@ -75,6 +75,17 @@ TEST(DeviceTransport, RefusesGpusForSomeRanksOnly) {
             std::string::npos);
 }
 
+TEST(DeviceTransport, TakesNcclOnSharedGpusOnlyWhereItIsAskedFor) {
+  EXPECT_EQ(why_not_nccl("auto", false, false), "");
+  EXPECT_EQ(why_not_nccl("auto", true, false),
+            "no NCCL: ranks share GPUs, which NCCL refuses; device.exchange: nccl gets round it, "
+            "for tests");
+  EXPECT_TRUE(why_not_nccl("auto", false, true).starts_with("no NCCL: ranks are threads"));
+  EXPECT_EQ(why_not_nccl("nccl", true, false), "");
+  EXPECT_EQ(why_not_nccl("nccl", false, true), "");
+  EXPECT_EQ(why_not_nccl("host", false, false), "no NCCL: not asked for");
+}
+
 const std::vector<std::string> kSameNccl = {"NCCL 2.28.9", "NCCL 2.28.9"};
 const std::vector<std::string> kOddNccl = {"NCCL 2.28.9", "NCCL 2.20.1"};
 const std::vector<std::string> kNoNccl = {"no NCCL: x", "no NCCL: x"};

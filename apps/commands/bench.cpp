@@ -21,6 +21,7 @@
 #include "base/error.hpp"
 #include "base/make_stream.hpp"
 #include "base/text.hpp"
+#include "optim/codec.hpp"
 #include "optim/registry.hpp"
 #include "topology/registry.hpp"
 
@@ -32,9 +33,20 @@ struct KernelArguments {
   std::int64_t accum_iter = 4;
   std::string device = "cpu";
   std::string parameters = "float32";
+  std::string codec = "fp32";
   std::string simd = "auto";
   bool json = false;
 };
+
+/// Null for fp32. Throws ConfigError for a codec that encodes sums alone.
+const MixingCodec* mixing_codec(const std::string& name) {
+  const Codec* const codec = find_codec(name);
+  if (codec == nullptr || codec->mixing() != nullptr) {
+    return codec == nullptr ? nullptr : codec->mixing();
+  }
+  throw ConfigError(concat("--codec ", name, " encodes sums alone, and an update mixes blocks; ",
+                           "take int8 or another codec of gossip"));
+}
 
 void bench_kernel(KernelArguments arguments) {
   KernelBenchOptions& options = arguments.options;
@@ -42,12 +54,14 @@ void bench_kernel(KernelArguments arguments) {
   options.simd = simd_path_of(arguments.simd);
   options.model = arguments.parameters == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
   options.optimizer_options = options_yaml(options.optimizer, arguments.accum_iter);
+  options.codec = mixing_codec(arguments.codec);
   const KernelFigures figures = KernelBench(options).run();
   if (arguments.json) {
     const nlohmann::ordered_json json = {
         {"optimizer", options.optimizer},
         {"device", arguments.device},
         {"parameters", arguments.parameters},
+        {"codec", arguments.codec},
         {"threads", options.threads},
         {"simd", name_of(options.simd)},
         {"bucket_mib", options.bucket_mib},
@@ -66,7 +80,8 @@ void bench_kernel(KernelArguments arguments) {
   const bool on_host = options.device == Device{};
   std::cout << options.optimizer << ", " << options.buckets << " buckets of " << options.bucket_mib
             << " MiB in turn, "
-            << (arguments.parameters == "bfloat16" ? "rounded to bfloat16 for the model, " : "");
+            << (arguments.parameters == "bfloat16" ? "rounded to bfloat16 for the model, " : "")
+            << (options.codec == nullptr ? "" : concat("codec ", arguments.codec, ", "));
   if (on_host) {
     std::cout << options.threads << " threads, " << name_of(options.simd);
   } else {
@@ -104,6 +119,10 @@ void add_kernel_command(CLI::App& parent, int& exit_code) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   command->add_option("--device", arguments->device, "cpu, cuda or cuda:N")->capture_default_str();
+  command
+      ->add_option("--codec", arguments->codec, "What encodes the inbox, and the block for peers")
+      ->check(CLI::IsMember(codec_names()))
+      ->capture_default_str();
   command
       ->add_option("--parameters", arguments->parameters,
                    "What the model computes with: float32, or bfloat16 with float32 master copies")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <numeric>
 
 #include "apps/lab/bench/statistics.hpp"
@@ -10,6 +11,7 @@
 #include "base/make_stream.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
+#include "optim/block_update.hpp"
 #include "optim/convert.hpp"
 #include "optim/registry.hpp"
 
@@ -49,6 +51,21 @@ Buffer converted(Stream& stream, Buffer from, DType dtype) {
   if (from.block().dtype == dtype) return from;
   Buffer to = stream.allocate(from.block().numel, dtype);
   enqueue_convert(stream, to.block(), from.block());
+  stream.synchronize();
+  return to;
+}
+
+/// A grid with room for differences of 2 and more.
+Grid grid_of(const MixingCodec& codec) {
+  const double steps = codec.needs_grid() ? codec.most_steps() : 1.0;
+  return {.exponent = static_cast<int>(std::ceil(std::log2(2.0 / steps))), .seed = 1};
+}
+
+/// The encoded form of a block of the stream's device.
+Buffer encoded(Stream& stream, const Buffer& from, const MixingCodec& codec) {
+  Buffer to = stream.allocate(codec.encoded_bytes(from.block().numel), DType::kUInt8);
+  enqueue_encode(stream, {.codec = &codec, .own = to.block(), .next_grid = grid_of(codec)},
+                 from.block());
   stream.synchronize();
   return to;
 }
@@ -103,6 +120,9 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
     gradients_.push_back(
         converted(*stream_, filled(*stream_, numel, number + 1, 1e-2), spec.model_dtype));
     inboxes_.push_back(filled(*stream_, spec.numel, number + 2, 1.0));
+    if (options.codec == nullptr) continue;
+    own_.push_back(encoded(*stream_, buckets_.back().parameters(), *options.codec));
+    inboxes_.back() = encoded(*stream_, inboxes_.back(), *options.codec);
   }
   if (!stream_->on_host()) {
     for (int i = 0; i < 2; ++i) {
@@ -111,14 +131,33 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
   }
 }
 
+Intake KernelBench::intake_of(std::size_t place) const {
+  Intake intake{.keep = 0.5, .inboxes = {{inboxes_[place].block(), 0.5}}};
+  if (options_.codec == nullptr) return intake;
+  intake.keep = 1.0;
+  const Grid grid = grid_of(*options_.codec);
+  intake.exchange.coding = {.codec = options_.codec,
+                            .own = own_[place].block(),
+                            .decodes = true,
+                            .encodes = true,
+                            .grid = grid,
+                            .next_grid = grid};
+  return intake;
+}
+
+double KernelBench::least_bytes(const PassTraffic& traffic) const {
+  const auto plain = static_cast<double>(traffic.bytes());
+  if (options_.codec == nullptr) return plain;
+  const auto numel = static_cast<double>(buckets_.front().spec().numel);
+  const auto encoded = static_cast<double>(own_.front().block().bytes()) / numel;
+  return plain - sizeof(float) + 3.0 * encoded;
+}
+
 void KernelBench::update(std::size_t place) {
   Bucket& bucket = buckets_[place];
   bucket.begin_step();
   bucket.offer(0, gradients_[place].block());
-  bucket.update({.lr = 1e-3,
-                 .intake = {.keep = 0.5, .inboxes = {{inboxes_[place].block(), 0.5}}},
-                 .simd = options_.simd,
-                 .pool = &pool_});
+  bucket.update({.lr = 1e-3, .intake = intake_of(place), .simd = options_.simd, .pool = &pool_});
 }
 
 std::vector<double> KernelBench::update_cycle() {
@@ -159,8 +198,11 @@ double KernelBench::least_seconds_per_element() {
   double seconds = 0.0;
   for (std::int64_t step = cycle + 1; step <= 2 * cycle; ++step) {
     const PassTraffic traffic = optimizer_->least_traffic(step, options_.model);
-    seconds += stream_->on_host() ? yardstick_.seconds_per_element(traffic)
-                                  : byte_s * static_cast<double>(traffic.bytes());
+    const double bytes = least_bytes(traffic);
+    // A pass over arrays has no encoded ones, so it counts in proportion.
+    seconds += stream_->on_host() ? yardstick_.seconds_per_element(traffic) * bytes /
+                                        static_cast<double>(traffic.bytes())
+                                  : byte_s * bytes;
   }
   return seconds / static_cast<double>(cycle);
 }
@@ -169,7 +211,7 @@ KernelFigures KernelBench::run() {
   KernelFigures figures{.numel = buckets_.front().spec().numel, .cycle = optimizer_->cycle()};
   for (std::int64_t step = figures.cycle + 1; step <= 2 * figures.cycle; ++step) {
     figures.least_bytes_per_element +=
-        static_cast<double>(optimizer_->least_traffic(step, options_.model).bytes()) /
+        least_bytes(optimizer_->least_traffic(step, options_.model)) /
         static_cast<double>(figures.cycle);
   }
   update_cycle();

@@ -5,6 +5,9 @@
 // yardstick is a pass over as many arrays as the optimizer's pass reads, changes and writes
 // (yardstick.hpp); on GPUs it is copying a buffer of 1 GiB.
 //
+// Under a codec the pass decodes an encoded inbox, and encodes the block that it writes. In place
+// of the plain inbox it then reads two encoded blocks, and writes one of them.
+//
 // The bench updates several buckets in turn, so that no bucket is still in the cache when its turn
 // comes again. Updates and the yardstick alternate, so that both see the same machine. On GPUs the
 // bench times a cycle of all buckets as a whole, from the first launch to the end of the last. It
@@ -20,6 +23,7 @@
 #include "apps/lab/bench/yardstick.hpp"
 #include "base/stream.hpp"
 #include "core/bucket/bucket.hpp"
+#include "optim/codec.hpp"
 
 namespace gossamer::apps {
 
@@ -37,6 +41,8 @@ struct KernelBenchOptions {
   double bucket_mib = 25.0;
   /// The type that the model computes with: float32, or bfloat16 with float32 master copies.
   DType model = DType::kFloat32;
+  /// The codec of the exchange; null: the inbox is plain.
+  const MixingCodec* codec = nullptr;
   int buckets = 8;
   /// Cycles of the optimizer that are timed. One more cycle warms up.
   int cycles = 10;
@@ -75,6 +81,9 @@ class KernelBench {
 
  private:
   void update(std::size_t bucket);
+  [[nodiscard]] Intake intake_of(std::size_t bucket) const;
+  /// The least bytes per element of a step.
+  [[nodiscard]] double least_bytes(const PassTraffic& traffic) const;
   /// Seconds per update of each bucket, mean over one cycle.
   std::vector<double> update_cycle();
   /// Seconds that the yardstick takes for one element of an update, mean over one cycle.
@@ -88,7 +97,9 @@ class KernelBench {
   std::unique_ptr<Stream> stream_;
   std::vector<Bucket> buckets_;
   std::vector<Buffer> gradients_;
+  /// Encoded under a codec, as are the buckets' own blocks.
   std::vector<Buffer> inboxes_;
+  std::vector<Buffer> own_;
   std::vector<Buffer> copied_;
   Yardstick yardstick_;
   std::int64_t num_updates_ = 0;

@@ -13,6 +13,7 @@
 
 #include "apps/lab/bench/statistics.hpp"
 #include "base/error.hpp"
+#include "optim/codec.hpp"
 #include "optim/registry.hpp"
 
 namespace gossamer::apps {
@@ -51,6 +52,18 @@ TEST(KernelBench, CountsMasterCopiesAndWhatTheModelReads) {
   options.model = DType::kBFloat16;
   // Read p, inbox, m and v, write p, m and v in float32; read g, write the rounded p in bfloat16.
   EXPECT_EQ(KernelBench(options).run().least_bytes_per_element, 7 * 4.0 + 2 * 2.0);
+}
+
+TEST(KernelBench, CountsEncodedBlocks) {
+  const auto least_of = [](std::string_view codec) {
+    KernelBenchOptions options = small("adamw");
+    options.codec = find_codec(codec)->mixing();
+    return KernelBench(options).run().least_bytes_per_element;
+  };
+  // In place of the plain inbox it reads what was heard and sent, and writes what will be sent.
+  EXPECT_EQ(least_of("bf16"), 28.0 + 3 * 2.0);
+  EXPECT_EQ(least_of("int8"), 28.0 + 3 * 1.0);
+  EXPECT_EQ(least_of("int4"), 28.0 + 3 * 0.5);
 }
 
 class KernelBenchOf : public testing::TestWithParam<DType> {};

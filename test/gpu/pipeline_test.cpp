@@ -9,9 +9,10 @@
 
 #include <memory>
 #include <string>
-#include <utility>
+#include <tuple>
 
 #include "base/make_stream.hpp"
+#include "base/text.hpp"
 #include "comm/backends.hpp"
 #include "comm/collectives/staged_communicator.hpp"
 #include "topology/registry.hpp"
@@ -69,25 +70,30 @@ TEST_F(Pipeline, AveragesGradients) {
   EXPECT_LE(largest_difference(run_on_gpu(problem), expected_trajectory(problem)), 1e-5);
 }
 
-/// The host encodes, decodes and mixes the models.
-TEST_F(Pipeline, AveragesEncodedModelsOnTheHost) {
-  for (const auto& [options, codec] :
-       {std::pair{"every: 1, kind: diloco, momentum: 0, lr: 1", "topk"},
-        {"every: 3, kind: diloco, late: 2", "int8"},
-        {"every: 2, kind: noloco", "int8"},
-        {"every: 2, kind: noloco", "bf16"}}) {
-    SCOPED_TRACE(std::string(options) + ", " + codec);
+TEST_F(Pipeline, SendsEncodedBlocks) {
+  for (const auto& [algorithm, options, codec] :
+       {std::tuple{"gossip", "", "bf16"},
+        {"gossip", "", "int8"},
+        {"gossip", "", "int4"},
+        {"gradient_tracking", "", "fp16"},
+        {"allreduce", "", "int8"},
+        {"allreduce", "", "bf16"},
+        {"outer", "every: 1, kind: diloco, momentum: 0, lr: 1", "topk"},
+        {"outer", "every: 3, kind: diloco, late: 2", "int8"},
+        {"outer", "every: 2, kind: noloco", "int8"}}) {
+    SCOPED_TRACE(concat(algorithm, " {", options, "}, ", codec));
     Problem problem;
     problem.num_ranks = 4;
-    problem.algorithm = "outer";
+    problem.algorithm = algorithm;
     problem.algorithm_options = options;
     problem.codec = codec;
     problem.topology = make_topology("one-peer-exp", {.size = 4, .node_size = 4});
     problem.same_start = true;
     problem.dtype = DType::kFloat32;
     problem.num_steps = 24;
-    // A value near the border between two steps of a codec may go either way.
-    EXPECT_LE(largest_difference(run_on_gpu(problem), run_pipeline(problem)), 1e-2);
+    // Rules on a GPU round in another way than on processors. So a value near the border between
+    // two steps of a codec may go either way.
+    EXPECT_LE(largest_difference(run_on_gpu(problem), run_pipeline(problem)), 2e-2);
   }
 }
 

@@ -5,8 +5,14 @@
 #include "test/gpu/gpu_device.hpp"
 #include "test/gpu/standin/standin.hpp"
 
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include <gtest/gtest.h>
 
+#include "base/text.hpp"
 #include "topology/registry.hpp"
 
 namespace gossamer {
@@ -64,20 +70,105 @@ TEST(Steps, EndUnderTheDriversLocks) {
   }
 }
 
-TEST(Steps, EndWhereTheHostEncodesAverages) {
-  for (const auto& [options, codec] : {std::pair{"every: 1, kind: diloco", "topk"},
-                                       {"every: 2, kind: diloco, late: 2", "int4"},
-                                       {"every: 2, kind: noloco", "int8"},
-                                       {"every: 2, kind: noloco, streaming: true", "bf16"}}) {
-    for (const char* const topology : {"ring", "hierarchical"}) {
-      SCOPED_TRACE(std::string(options) + ", " + codec + ", " + topology);
-      Problem problem = problem_of("outer", topology);
-      problem.algorithm_options = options;
-      problem.codec = codec;
-      problem.num_steps = 24;
-      const Trajectory expected = {run_pipeline(problem).back()};
-      EXPECT_LE(largest_difference(run(problem), expected), 1e-4);
+/// What the ranks send.
+struct Coded {
+  const char* algorithm;
+  const char* options;
+  const char* topology;
+  std::vector<const char*> codecs;
+
+  [[nodiscard]] Problem problem(const char* codec) const {
+    Problem problem = problem_of(algorithm, topology);
+    problem.algorithm_options = options;
+    problem.codec = codec;
+    // Several parts of a sum, and segments that begin anywhere.
+    problem.sizes = {7, 1, 40, 0, 1033, 5, 2100};
+    problem.bucket_bytes = 4096;
+    // A window of plain blocks, then windows with a grid.
+    problem.num_steps = 20;
+    return problem;
+  }
+};
+
+/// The stand-in runs the kernels on a processor, so they give the bits of the processor's code.
+void expect_the_same_bits(const Problem& problem) {
+  const Trajectory expected = {run_pipeline(problem).back()};
+  EXPECT_EQ(run(problem), expected);
+}
+
+void expect_the_same_bits(const std::vector<Coded>& cases) {
+  for (const Coded& coded : cases) {
+    for (const char* const codec : coded.codecs) {
+      SCOPED_TRACE(
+          concat(coded.algorithm, " {", coded.options, "} on ", coded.topology, ", ", codec));
+      expect_the_same_bits(coded.problem(codec));
     }
+  }
+}
+
+TEST(CodedSteps, GiveTheBitsOfProcessorsWhereRanksMix) {
+  // Pairs, several neighbours, groups that exchange, nodes.
+  expect_the_same_bits({{"gossip", "", "ring", {"bf16", "fp16", "int8", "int4"}},
+                        {"gossip", "", "one-peer-exp", {"bf16", "int8"}},
+                        {"gossip", "", "static-exp", {"fp16", "int8", "int4"}},
+                        {"gossip", "", "hierarchical", {"bf16", "fp16", "int8"}},
+                        {"gradient_tracking", "", "base-k", {"bf16", "int8"}},
+                        {"momentum_tracking", "", "ring", {"fp16", "int4"}}});
+}
+
+TEST(CodedSteps, GiveTheBitsOfProcessorsWhereRanksSum) {
+  const std::vector<const char*> all = {"bf16", "fp16", "int8", "int4"};
+  expect_the_same_bits({{"allreduce", "", "ring", all},
+                        {"allreduce", "delay: 1", "ring", {"int8"}},
+                        {"allreduce", "overlap: false", "ring", {"int4"}}});
+}
+
+TEST(CodedSteps, GiveTheBitsOfProcessorsWhereModelsAreAveraged) {
+  expect_the_same_bits(
+      {{"outer", "every: 2", "ring", {"bf16", "int8"}},
+       {"outer", "every: 1, kind: diloco, momentum: 0, lr: 1", "ring", {"topk", "int4"}},
+       {"outer", "every: 3, kind: diloco, late: 2, error_decay: 0.9", "ring", {"topk", "fp16"}},
+       {"outer", "every: 2, kind: diloco, streaming: true", "ring", {"topk"}},
+       {"outer", "every: 2, kind: noloco", "one-peer-exp", {"int8", "bf16"}},
+       {"outer", "every: 2, kind: noloco, late: 2, streaming: true", "ring", {"int4"}},
+       {"outer", "every: 2, kind: gasloc", "ring", {"fp16"}},
+       {"outer", "every: 2, rounds: topology", "hierarchical", {"bf16"}}});
+}
+
+TEST(CodedSteps, GiveTheBitsOfProcessorsWithSharedMoments) {
+  for (const auto& [algorithm, options, codec] :
+       {std::tuple{"gossip", "share_moments: 2, share_momentum: 4", "int8"},
+        {"outer", "every: 2, kind: diloco, share_moments: 4", "topk"}}) {
+    SCOPED_TRACE(concat(algorithm, ", ", codec));
+    Problem problem = Coded{algorithm, options, "ring", {}}.problem(codec);
+    problem.rule = {.type = "adamw", .eps = 1e-3};
+    problem.lr = 0.02;
+    expect_the_same_bits(problem);
+  }
+}
+
+TEST(CodedSteps, GiveTheBitsOfProcessorsForModelsInBfloat16) {
+  for (const auto& [algorithm, options, codec] :
+       {std::tuple{"gossip", "", "int8"},
+        {"gossip", "", "bf16"},
+        {"allreduce", "", "int4"},
+        {"outer", "every: 1, kind: diloco, momentum: 0, lr: 1", "topk"}}) {
+    SCOPED_TRACE(concat(algorithm, ", ", codec));
+    Problem problem = Coded{algorithm, options, "ring", {}}.problem(codec);
+    problem.dtype = DType::kBFloat16;
+    expect_the_same_bits(problem);
+  }
+}
+
+TEST(CodedSteps, GiveTheBitsOfProcessorsWhereStepsAreSkipped) {
+  for (const auto& [algorithm, codec] :
+       {std::pair{"gossip", "int8"}, {"gossip", "fp16"}, {"allreduce", "int8"}}) {
+    SCOPED_TRACE(concat(algorithm, ", ", codec));
+    Problem problem = Coded{algorithm, "", "ring", {}}.problem(codec);
+    problem.gradients.nonfinite = NonFinite::kSkip;
+    problem.breaks = [](int rank, int step) { return step % 5 == 3 && rank == 1; };
+    problem.present = one_is_missing_of(4);
+    expect_the_same_bits(problem);
   }
 }
 

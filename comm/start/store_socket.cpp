@@ -1,7 +1,9 @@
 #include "comm/start/store_socket.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -60,12 +62,25 @@ sockaddr_storage any_address(const addrinfo& info) {
   return address;
 }
 
-int port_of(int file) {
+int port_of(sockaddr_storage address) {
+  return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
+                                            : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+}
+
+int own_port(int file) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   getsockname(file, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
-                                            : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+  return port_of(address);
+}
+
+/// The port at the other end of a connection; 0 for what is no connection of the internet.
+int port_of_peer(int file) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  const int error = getpeername(file, reinterpret_cast<sockaddr*>(&address), &size);
+  const bool is_known = address.ss_family == AF_INET || address.ss_family == AF_INET6;
+  return error == 0 && is_known ? port_of(address) : 0;
 }
 
 /// Listens at one address. Returns 0 or an error number.
@@ -118,7 +133,7 @@ std::optional<StoreSocket> listen_at(const StorePlace& place) {
     FileDescriptor file;
     const int error = try_to_listen(*info, everywhere, file);
     if (error == 0) {
-      const int port = port_of(file.get());
+      const int port = own_port(file.get());
       return StoreSocket{std::move(file), {place.host, port}};
     }
     if (error == EADDRINUSE) return std::nullopt;
@@ -130,6 +145,17 @@ std::optional<StoreSocket> listen_at(const StorePlace& place) {
                            "; check the port: those below 1024 are the system's"));
   }
   return std::nullopt;
+}
+
+void limit_silence(int port, std::chrono::milliseconds limit) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::seconds(10);
+  const std::chrono::duration<double> seconds = std::min(limit, kLongest);
+  std::error_code in_vain;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", in_vain)) {
+    int file = -1;
+    if (!parse_whole(entry.path().filename().string(), file)) continue;
+    if (port_of_peer(file) == port) tcp::limit_silence(file, seconds.count());
+  }
 }
 
 bool is_loopback(const std::string& host) {

@@ -39,6 +39,11 @@ bool wait_for_name(const std::string& host, std::chrono::milliseconds limit);
 /// already. Throws CommError when the name is unknown or the system refuses.
 std::optional<StoreSocket> listen_at(const StorePlace& place);
 
+/// Has the kernel end this process's connections with `port` when the host there has been silent
+/// for `limit`, and for 10 seconds at most. For clients of a store that keep their sockets to
+/// themselves. Without a limit a call would wait for 15 minutes for a host that has vanished.
+void limit_silence(int port, std::chrono::milliseconds limit);
+
 /// True for `localhost` and addresses that only this machine reaches.
 bool is_loopback(const std::string& host);
 /// True if this machine takes the name for a loopback address, as many do with their own.

@@ -1,5 +1,6 @@
 #include "comm/tcp/byte_stream.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -37,6 +38,10 @@ void set_number(int fd, int level, int option, int value) {
   setsockopt(fd, level, option, &value, sizeof value);
 }
 
+void limit_unacknowledged(int fd, double seconds) {
+  set_number(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(1e3 * seconds));
+}
+
 [[noreturn]] void end(const asio::error_code& error) {
   if (error == asio::error::eof) throw ConnectionEnded("the other end has closed it");
   throw ConnectionEnded(error.message());
@@ -54,6 +59,14 @@ void keep_alive(int fd) {
   set_number(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdle);
   set_number(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepalivePause);
   set_number(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
+}
+
+void limit_silence(int fd, double seconds) {
+  const int between_probes = std::max(1, static_cast<int>(seconds / 2));
+  set_number(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_number(fd, IPPROTO_TCP, TCP_KEEPIDLE, between_probes);
+  set_number(fd, IPPROTO_TCP, TCP_KEEPINTVL, between_probes);
+  limit_unacknowledged(fd, seconds);
 }
 
 ByteStream::ByteStream(asio::ip::tcp::socket socket, const TlsContext* tls, Role role)
@@ -168,8 +181,7 @@ void ByteStream::limit_unsent(int bytes) {
 }
 
 void ByteStream::limit_unacknowledged(double seconds) {
-  set_number(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT,
-             static_cast<int>(1e3 * seconds));
+  tcp::limit_unacknowledged(socket_.native_handle(), seconds);
 }
 
 void ByteStream::pace() {

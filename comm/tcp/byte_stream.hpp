@@ -34,6 +34,9 @@ class ConnectionEnded : public std::runtime_error {
 /// The kernel probes an idle connection every 30 seconds, so that firewalls and the like do not
 /// forget it, and ends it when nothing answers for another 30 seconds.
 void keep_alive(int fd);
+/// The kernel ends the connection when the other host has been silent for `seconds`, at the
+/// earliest after one second, although this host has sent something or probed it.
+void limit_silence(int fd, double seconds);
 
 class ByteStream {
  public:

@@ -154,22 +154,28 @@ class C10dStore : public Store {
   std::function<Inner()> reopen_;
 };
 
+C10dStore::Inner connect(const StorePlace& place, const c10d::TCPStoreOptions& options,
+                         milliseconds silence) {
+  auto client = c10::make_intrusive<c10d::TCPStore>(place.host, options);
+  limit_silence(place.port, silence);
+  return client;
+}
+
 std::shared_ptr<Store> open_tcp_store(const StorePlace& place, const c10d::TCPStoreOptions& options,
                                       std::string_view advice) {
   const std::string where = concat("the store at ", to_string(place));
   silence_c10d();
   std::function<C10dStore::Inner()> reopen;
   if (!options.isServer) {
-    reopen = [host = place.host, again = options]() mutable -> C10dStore::Inner {
+    reopen = [place, again = options, limit = options.timeout]() mutable -> C10dStore::Inner {
       // A caller that has asked once asks again.
       again.timeout = std::min<milliseconds>(again.timeout, std::chrono::seconds(2));
-      return c10::make_intrusive<c10d::TCPStore>(host, again);
+      return connect(place, again, limit);
     };
   }
   try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
     return std::make_shared<C10dStore>(
-        std::move(store), where,
+        connect(place, options, options.timeout), where,
         concat("has the process ended that serves it? It does so on ", place.host),
         std::move(reopen));
   } catch (const std::exception& error) {

@@ -225,6 +225,11 @@ class Start:
     def open(self, store: object | None, serves: bool) -> Session: ...
 
 def plan_start(settings: StartSettings) -> Start: ...
+def limit_silence(port: int, seconds: float) -> None:
+    """
+    Have a store's calls fail when the host that serves `port` has been silent for so long.
+    """
+
 def write_secret_file(path: str) -> None: ...
 
 class Gpu:

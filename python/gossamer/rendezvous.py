@@ -24,12 +24,6 @@ _LONGEST_PAUSE_S = 0.1
 _CONNECT_S = 1.0
 _AGAIN_S = 2.0
 _QUIET_S = 10.0
-_VANISHED = (
-    (socket.TCP_USER_TIMEOUT, 10_000),
-    (socket.TCP_KEEPIDLE, 5),
-    (socket.TCP_KEEPINTVL, 5),
-)
-"""Options of TCP by which a connection ends after about 10 s in which the other host is silent."""
 
 _logger = logging.getLogger(__name__)
 
@@ -209,19 +203,6 @@ def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
                         yield int(name), copy
 
 
-def _limit_waits(port: int) -> None:
-    """Have a client's calls fail where the host that serves the port has vanished.
-
-    PyTorch itself would wait until the kernel gives the connection up, which takes 15 minutes.
-    """
-    for _, connection in _tcp_sockets():
-        with contextlib.suppress(OSError):
-            if connection.getpeername()[1] == port:
-                for option, value in _VANISHED:
-                    connection.setsockopt(socket.IPPROTO_TCP, option, value)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
 def serve(host: str, listening: int, port: int, timeout_s: float) -> Any:
     """Serve a store of PyTorch at a socket that listens already. The store closes the socket."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -281,7 +262,7 @@ def _open_torch_store(start: Start, timeout_s: float) -> tuple[_TorchStore, bool
                 wait_for_workers=False,
                 timeout=datetime.timedelta(seconds=timeout_s),
             )
-            _limit_waits(start.port)
+            _core.limit_silence(start.port, timeout_s)
             return client
 
         return _TorchStore(connect(timeout_s), reopen=lambda: connect(_AGAIN_S)), False

@@ -25,6 +25,7 @@
 #include "comm/rendezvous/run_name.hpp"
 #include "comm/start/secret.hpp"
 #include "comm/start/start.hpp"
+#include "comm/start/store_socket.hpp"
 #include "comm/start/store_use.hpp"
 #include "comm/store.hpp"
 
@@ -334,6 +335,13 @@ void add_start(nb::module_& module) {
       .def("listen", &listen_for)
       .def("open", &open_met, "store"_a.none(), "serves"_a);
   module.def("plan_start", &plan, "settings"_a);
+  module.def(
+      "limit_silence",
+      [](int port, double seconds) {
+        limit_silence(port, std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * seconds)));
+      },
+      "port"_a, "seconds"_a,
+      "Have a store's calls fail when the host that serves `port` has been silent for so long.");
   module.def(
       "write_secret_file", [](const std::string& path) { write_secret_file(path, fresh_secret()); },
       "path"_a);

@@ -6,6 +6,7 @@
 #include "test/base/thrown.hpp"
 #include "test/comm/start/etcd_server.hpp"
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -17,6 +18,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "base/error.hpp"
@@ -234,6 +237,46 @@ TEST(TcpStore, IsFoundAgainWhenItsServerIsBack) {
   EXPECT_EQ(client->compare_and_set("key", "value", "next"), "");
   client->set("key", "other");
   EXPECT_EQ(server->get("key", kPatience), "other");
+}
+
+/// Has nothing arrive any more at the clients of the store at `place`, as if its host had vanished.
+void silence(const StorePlace& place) {
+  std::array<sock_filter, 1> nothing = {{{BPF_RET | BPF_K, 0, 0, 0}}};
+  const sock_fprog program{static_cast<unsigned short>(nothing.size()), nothing.data()};
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    int fd = -1;
+    sockaddr_in peer{};
+    socklen_t size = sizeof peer;
+    if (!parse_whole(entry.path().filename().string(), fd)) continue;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;
+    if (ntohs(peer.sin_port) != place.port) continue;
+    EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+    ++count;
+  }
+  EXPECT_GT(count, 0);
+}
+
+TEST(TcpStore, IsGivenUpWhenItsHostHasVanished) {
+  StoreSocket socket = listen_at(kAnywhere).value();
+  const StorePlace place = socket.place;
+  const std::shared_ptr<Store> server = serve_tcp_store(std::move(socket));
+  const std::shared_ptr<Store> client = connect_tcp_store(place, 2s);
+  client->set("key", "value");
+  silence(place);
+  EXPECT_THROW(client->compare_and_set("key", "value", "next"), StoreError);
+}
+
+TEST(TcpStore, IsGivenUpWhenItsHostVanishesDuringAWait) {
+  StoreSocket socket = listen_at(kAnywhere).value();
+  const StorePlace place = socket.place;
+  const std::shared_ptr<Store> server = serve_tcp_store(std::move(socket));
+  const std::shared_ptr<Store> client = connect_tcp_store(place, 2s);
+  std::jthread later([&place] {
+    std::this_thread::sleep_for(100ms);
+    silence(place);
+  });
+  EXPECT_THROW(client->wait_for_all({"never", 0, 1}, kPatience), StoreError);
 }
 
 TEST(FileStore, SaysWhatItHasWaitedFor) {

@@ -318,6 +318,7 @@ void Engine::adapt(std::shared_ptr<const Topology>& topology) const {
 }
 
 std::int64_t Engine::num_steps() const {
+  if (!model_) return last_progress_.num_steps;
   return model().progress().num_steps + (model().has_uncommitted_step() ? 1 : 0);
 }
 

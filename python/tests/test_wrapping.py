@@ -459,6 +459,18 @@ def test_tensors_without_values_are_refused():
     alone(wrap)
 
 
+@pytest.mark.parametrize("survive", [False, True])
+def test_a_wrapper_that_has_finished_knows_its_steps(survive):
+    def train():
+        wrapper = gs.DecentralizedDataParallel(make_mlp(), SGD)
+        for step in range(3):
+            loss_of(wrapper, rank(), step).backward()
+        wrapper.finish()
+        return wrapper.num_steps, wrapper.metrics()["steps"]
+
+    assert gs.run_threads(2, train, survive=survive) == [(3, 3), (3, 3)]
+
+
 def test_a_wrapper_that_has_finished_trains_no_more():
     def train():
         model = make_mlp()

@@ -131,6 +131,10 @@ struct Membership {
   std::int64_t epoch = 0;
   /// The number of each member, by rank. A run gives each number to one process only.
   std::vector<std::int64_t> members = {};
+  /// False: ranks have joined in this world, and do not count in the majority that goes on from it.
+  /// When the ranks have found that the new ones fit, all of them call reconfigure() again. In the
+  /// next world all count.
+  bool all_vote = true;
 };
 
 /// The membership of a run that may lose ranks, and that other processes may join.
@@ -143,7 +147,8 @@ class Elastic {
   /// operations of all ranks. False, as at first: such processes wait.
   virtual void admit(bool admits) = 0;
   /// Collective of the remaining ranks. Ends the world of the communicator, and begins a world
-  /// without the lost ranks. Communicators split from it, and its parts, belong to the old world,
+  /// without the lost ranks, and with processes that were let in (Membership::all_vote).
+  /// Communicators split from it, and its parts, belong to the old world,
   /// and their operations fail. `step` is the number of steps that this rank has made. Throws
   /// CommError when this rank has to leave.
   virtual Membership reconfigure(std::int64_t step) = 0;

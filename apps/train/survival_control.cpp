@@ -114,11 +114,8 @@ void SurvivalControl::enter(const Membership& membership) {
   parts_.phases.enter_world();
   // A file of topologies may be another one on this host.
   agree_with_first(setup_.communicator, "their topologies", parts_.phases.topologies_text());
-  if (furthest.has_newcomers && membership_.members != fitting_members_) {
-    // The ranks that have joined fit, and vote in the next world.
-    fitting_members_ = membership_.members;
-    return enter(reconfigure());
-  }
+  // The ranks that have joined fit.
+  if (!membership_.all_vote) return enter(reconfigure());
   AlgorithmSwitch to = parts_.phases.method();
   to.average = config_.comm.resync;
   StepRunner& runner = parts_.runner;
@@ -156,10 +153,7 @@ SurvivalControl::Furthest SurvivalControl::find_furthest() const {
     ranks.push_back(Json::parse(text));
   }
   const auto most = std::ranges::max_element(ranks);
-  const auto joins = [](const auto& rank) { return rank.first < 0; };
-  return {.step = most->first,
-          .rank = static_cast<int>(most - ranks.begin()),
-          .has_newcomers = std::ranges::any_of(ranks, joins)};
+  return {.step = most->first, .rank = static_cast<int>(most - ranks.begin())};
 }
 
 void SurvivalControl::introduce(std::int64_t step) {

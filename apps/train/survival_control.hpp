@@ -96,8 +96,6 @@ class SurvivalControl {
     std::int64_t step = 0;
     /// The lowest such rank.
     int rank = 0;
-    /// A rank joins in this world.
-    bool has_newcomers = false;
   };
   /// Collective.
   [[nodiscard]] Furthest find_furthest() const;
@@ -126,8 +124,6 @@ class SurvivalControl {
   /// far.
   std::vector<std::int64_t> told_members_;
   Json last_change_ = nullptr;
-  /// The members of a world in which ranks have joined that fit.
-  std::vector<std::int64_t> fitting_members_;
   bool has_joined_ = false;
   /// Seconds without a step, because ranks were lost or joined.
   double recovery_s_ = 0.0;

@@ -20,8 +20,7 @@
 //   3. The candidate with the lowest id proposes the next epoch when it has the reports of all
 //      candidates. The epoch begins at the largest step of a report.
 //   4. The store accepts one successor of an epoch, and answers every other proposal with it. So
-//   two
-//      members may propose at the same time.
+//      two members may propose at the same time.
 //
 // Where only one end of a link reports the link as lost, the proposer waits until both ends do, or
 // until it loses the silent end itself. The silent member may have died after its report; without

@@ -213,8 +213,11 @@ class ElasticSession : public Session {
 
   [[nodiscard]] Membership membership() const {
     const Epoch& epoch = participant_->epoch();
-    Membership membership{
-        .world = world_, .step = epoch.step, .epoch = epoch.number, .members = {}};
+    Membership membership{.world = world_,
+                          .step = epoch.step,
+                          .epoch = epoch.number,
+                          .members = {},
+                          .all_vote = epoch.num_voters == std::ssize(epoch.members)};
     for (const membership::Member& member : epoch.members) {
       membership.members.push_back(member.id);
     }

@@ -52,6 +52,12 @@ class Session:
         """How often the members have changed."""
 
     @property
+    def all_vote(self) -> bool:
+        """
+        Whether all members count in the majority that goes on; False: ranks have just joined.
+        """
+
+    @property
     def goodput(self) -> float:
         """The share of the time in which no change of the members was under way."""
 

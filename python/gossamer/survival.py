@@ -100,7 +100,6 @@ class Survival:
         self._step_of_all: int | None = None
         """The steps that this rank has to make alone before it resumes; None: it has resumed."""
         self._told_members: list[int] = []
-        self._fitting_members: list[int] = []
         self._reason = ""
         self._last_step = time.monotonic()
         self._has_ended = False
@@ -395,10 +394,9 @@ class Survival:
         agree("their models", describe_module(model.module))
         agree("their optimizers", model._optimizer.description)
         agree("their options", lines)
-        if has_new and session.members != self._fitting_members:
+        if not session.all_vote:
             # The ranks that have joined fit, and vote in the next world. A rank that loses another
             # one meanwhile meets them there.
-            self._fitting_members = list(session.members)
             raise _core.PeerLost(self._reason)
         others = [*model._untrained(), *model.module.buffers()]
         is_beginning = all(one["steps"] == 0 for one in everyone)

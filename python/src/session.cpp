@@ -267,6 +267,9 @@ void add_session(nb::module_& module) {
       .def_prop_ro(
           "epoch", [](const PySession& session) { return session.membership().epoch; },
           "How often the members have changed.")
+      .def_prop_ro(
+          "all_vote", [](const PySession& session) { return session.membership().all_vote; },
+          "Whether all members count in the majority that goes on; False: ranks have just joined.")
       .def_prop_ro("goodput", &PySession::goodput,
                    "The share of the time in which no change of the members was under way.")
       .def(

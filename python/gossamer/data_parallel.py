@@ -181,7 +181,7 @@ class DecentralizedDataParallel(EngineSteps):
         A rank that joins a run begins with the others' number, and joins at the latest here: so a
         loop that ends after so many steps, or evaluates every so many, does it with the others.
         """
-        if self._survival is not None and self._session.joins:
+        if self._session.joins:
             self._survival.enter()
         return self._engine.num_steps()
 
@@ -203,7 +203,7 @@ class DecentralizedDataParallel(EngineSteps):
                     "nothing, allowed: model.module, the module alone, or a new wrapper"
                 )
             self._trained.check_places()
-            if self._survival is not None and self.training:
+            if self.training:
                 self._survival.enter()
         start_ns = self._engine.now_ns()
         begin = time.perf_counter()
@@ -342,21 +342,17 @@ class DecentralizedDataParallel(EngineSteps):
             The distance of this rank's model from the mean, an L2 norm over all parameters.
         """
         self._check("global_average()")
-        if self._survival is not None:
-            self._survival.enter()
+        self._survival.enter()
         self._adopt()
         # A rank that is interrupted in between has a part of the mean.
         self._is_broken = True
         average = GlobalAverage(self._engine, self.module, buffers=buffers)
-        if self._survival is None:
-            distance = average.take(self._session_of_buffers)
-        else:
-            call = {"buffers": buffers, "keep": keep}
-            # None: this rank has joined and made no step, so its model is the mean already.
-            distance = (
-                self._survival.together(call, lambda: average.take(self._session), average.undo)
-                or 0.0
-            )
+        call = {"buffers": buffers, "keep": keep}
+        # None: this rank has joined and made no step, so its model is the mean already.
+        mean = self._survival.together(
+            call, lambda: average.take(self._session_of_buffers), average.undo
+        )
+        distance = mean or 0.0
         self._is_broken = False
         self._trained.note_versions()
         self._scope = "global_average()"
@@ -372,7 +368,7 @@ class DecentralizedDataParallel(EngineSteps):
     def write_parameters(self) -> Iterator[None]:
         """Write parameters inside the scope. Collective; the next step mixes nothing."""
         self._check("write_parameters()")
-        if self._survival is not None and not self._session.joins:
+        if not self._session.joins:
             # The first step gives all ranks the values of rank 0.
             self._survival.enter()
         self._adopt()
@@ -441,15 +437,14 @@ class DecentralizedDataParallel(EngineSteps):
 
         Ranks then make no collective calls together before the next step, but for global_average().
         """
-        return self._survival is not None and self._survival.has_newcomers
+        return self._survival.has_newcomers
 
     def copy_of_state(
         self, more: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
     ) -> StateCopy:
         """Return a copy of what save() writes, and of more, for Checkpoints. Collective."""
         self._check("a checkpoint")
-        if self._survival is not None:
-            self._survival.enter()
+        self._survival.enter()
         self._adopt()
         self._start_early()
         return self._state.copy(more, tensors)
@@ -472,8 +467,7 @@ class DecentralizedDataParallel(EngineSteps):
             What copy_of_state() was given, and the numbers of the optimizer and the schedule.
         """
         self._check("a checkpoint")
-        if self._survival is not None:
-            self._survival.enter()
+        self._survival.enter()
         own = self._state.load_checkpoint(folder, rank, tensors)
         self._has_loaded()
         return own
@@ -505,13 +499,10 @@ class DecentralizedDataParallel(EngineSteps):
     def _begin_call(self, call: str) -> None:
         """Check whether the ranks can make a collective call."""
         self._check(call)
-        if self._survival is not None:
-            self._survival.begin_call(call)
+        self._survival.begin_call(call)
 
     def _has_state_of_others(self) -> bool:
         """Whether this rank has joined a run, and has no state but that of the others."""
-        if self._survival is None:
-            return False
         self._survival.enter()
         return self._survival.is_fresh
 
@@ -622,10 +613,7 @@ class DecentralizedDataParallel(EngineSteps):
         self._handles = []
         try:
             if not failed and not self._is_broken and self._session.is_open:
-                if self._survival is None:
-                    self._engine.finish()
-                else:
-                    self._survival.end()
+                self._survival.end(self._engine.finish)
         finally:
             self._optimizer.release()
             if self._loss_scale is not None:

@@ -194,11 +194,7 @@ class Run:
         """Write the end of the run, and its report. Collective, after the last step."""
         if self._is_over:
             return
-        survival = self._model._survival
-        if survival is None:
-            ends = self._tell_end()
-        else:
-            ends = survival.together("end", self._tell_end) or []
+        ends = self._model._survival.together("end", self._tell_end) or []
         if self._out is not None:
             final = json.loads(_core.final_record(json.dumps(ends), self._step))
             if not any(rank["samples"] for rank in ends):

@@ -23,13 +23,13 @@ from .hooks import GradientHook, PassCounts, refuse_wrapped
 from .optimizer_state import keep_float32
 from .own_topologies import world_of
 from .parameters import EngineParameters
+from .survival import FixedRanks
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
 
     from .distributed import Session
     from .scaling import LossScale
-    from .survival import Survival
 
 __all__ = ["EngineSteps"]
 
@@ -85,8 +85,8 @@ class EngineSteps(torch.nn.Module):
         if scaler is not None:
             optimizer.take_scaler()
         self._options = dict(options)
-        self._survival: Survival | None = None
-        """What this rank does when others are lost or join; None where all stay."""
+        self._survival = FixedRanks()
+        """What this rank does when others are lost or join."""
         self._engine = self._new_engine()
         self._watch = ModuleWatch(module, optimizer)
         self._earlier_metrics: dict[str, float] = {}
@@ -185,7 +185,7 @@ class EngineSteps(torch.nn.Module):
                 "different numbers of steps, allowed: to call finish(), and to wrap the module "
                 "again"
             )
-        if self._survival is not None:
+        if self._session.is_elastic:
             raise _core.ConfigError(
                 f"parameters that are trained only now ({some(names)}), and survive=True, allowed: "
                 "to call finish(), and to wrap the module again; or to train them from the "
@@ -229,8 +229,7 @@ class EngineSteps(torch.nn.Module):
 
     def _begin_backward(self) -> None:
         self._check("backward()")
-        if self._survival is not None:
-            self._survival.check_entered()
+        self._survival.check_entered()
         self._in_backward = True
         self._backward_begin = time.perf_counter()
         if not self._accumulating:
@@ -290,8 +289,7 @@ class EngineSteps(torch.nn.Module):
         return self._session.world_size * weight / total
 
     def _begin_step(self) -> None:
-        if self._survival is not None:
-            self._survival.begin_step()
+        self._survival.begin_step()
         if not self._engine.is_asynchronous:
             self._session.begin_step(self._engine.num_steps())
         if self._counts_batches or self._weight is not None:
@@ -318,9 +316,8 @@ class EngineSteps(torch.nn.Module):
                 self._made_on[i] = _ELSEWHERE
                 self._offer(i, p)
         self._engine.finish_step()
-        if self._survival is not None:
-            # Before the gradients go, which a step needs that has to be made again.
-            self._survival.after_step()
+        # Before the gradients go, which a step needs that has to be made again.
+        self._survival.after_step()
         self._updated(len(self._buckets))
         self._num_done = 0
         self._weight, self._own_factor = None, 1.0

@@ -15,7 +15,7 @@ from .own_topologies import world_of
 if TYPE_CHECKING:
     from .data_parallel import DecentralizedDataParallel
 
-__all__ = ["MembershipChange", "Survival"]
+__all__ = ["FixedRanks", "MembershipChange", "Survival"]
 
 Result = TypeVar("Result")
 
@@ -39,11 +39,54 @@ class MembershipChange(NamedTuple):
     """Why the members changed."""
 
 
-class Survival:
-    """Takes a wrapped module from one world of its run into the next one.
+class FixedRanks:
+    """What a wrapped module asks where ranks may be lost. Here the ranks stay the same.
 
     Protocol: enter() before the first step; begin_step() and after_step() in every step; end()
     after the last step. together() runs collective work between two steps.
+    """
+
+    @property
+    def has_newcomers(self) -> bool:
+        """Whether a rank joins and has not begun its first step, or this rank lags behind."""
+        return False
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this rank has joined, and has made no step with its own loop since then."""
+        return False
+
+    def enter(self) -> None:
+        """Begin, or join the others. Collective on its first call; does nothing after that."""
+
+    def check_entered(self) -> None:
+        """Refuse a backward pass whose forward pass has not given this rank the others' model."""
+
+    def begin_call(self, call: str) -> None:
+        """Begin, before a collective call that ranks do not make with one that has just joined."""
+
+    def begin_step(self) -> None:
+        """Let processes in that ask to join."""
+
+    def after_step(self) -> None:
+        """Go on with the ranks that are left. The step may still be uncommitted."""
+
+    def together(
+        self,
+        call: Mapping[str, Any] | str,
+        work: Callable[[], Result],
+        undo: Callable[[], None] = lambda: None,
+    ) -> Result | None:
+        """Return what collective work returns."""
+        return work()
+
+    def end(self, work: Callable[[], None]) -> None:
+        """Do the last work, which waits for the exchanges under way."""
+        work()
+
+
+class Survival(FixedRanks):
+    """Takes a wrapped module from one world of its run into the next one.
 
     A change of the members follows these rules. In the example rank 2 of three ranks dies:
 
@@ -247,14 +290,14 @@ class Survival:
                 "between two steps"
             )
 
-    def end(self) -> None:
+    def end(self, work: Callable[[], None]) -> None:
         """Wait until all ranks have trained to the end. Where others leave meanwhile, they have."""
         if self._has_ended or not self._has_entered:
             return
         self._has_ended = True
         try:
             self._session.admit(False)
-            self.together("end", self._model._engine.finish)
+            self.together("end", work)
         except _core.CommError as error:
             _logger.info("ends without the others: %s", error)
         self._is_fresh = False

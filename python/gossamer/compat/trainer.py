@@ -384,8 +384,7 @@ class Trainer(DecentralizedDataParallel):
 
     def enter(self) -> None:
         """Begin, or join the others, before a forward pass that is to be trained on."""
-        if self._survival is not None:
-            self._survival.enter()
+        self._survival.enter()
 
     def _numbers(self) -> dict[str, Any]:
         """Return also the states of the user's optimizers, and the parameters that they updated.

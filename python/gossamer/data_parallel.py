@@ -433,7 +433,7 @@ class DecentralizedDataParallel(EngineSteps):
 
     @property
     def has_newcomers(self) -> bool:
-        """Whether a rank joins the run now, or this rank makes steps alone that it lacks.
+        """Whether a rank joins the run now, or this rank lacks steps or calls of the others.
 
         Ranks then make no collective calls together before the next step, but for global_average().
         """

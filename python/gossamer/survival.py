@@ -140,6 +140,12 @@ class Survival(FixedRanks):
         """The others have announced the next step, which ends this rank's silence."""
         self._num_calls = 0
         """The calls that the ranks have made together since their last step, or change."""
+        self._is_in_step = False
+        """This rank is in after_step(), and its loop has not gone on from the step."""
+        self._furthest_place = (0, False, 0)
+        """The furthest _position() of a rank when the ranks last went on in another world."""
+        self._is_behind = False
+        """Others had left this step when ranks were lost, and this rank makes no call with them."""
         self._step_of_all: int | None = None
         """The steps that this rank has to make alone before it resumes; None: it has resumed."""
         self._told_members: list[int] = []
@@ -150,8 +156,9 @@ class Survival(FixedRanks):
 
     @property
     def has_newcomers(self) -> bool:
-        """Whether a rank has joined and not begun its first step, or this rank lacks steps."""
-        return bool(self._gives_at) or self._is_fresh or self._step_of_all is not None
+        """Whether a rank joins and has not begun its first step, or this rank lags behind."""
+        is_alone = self._step_of_all is not None or self._is_behind
+        return bool(self._gives_at) or self._is_fresh or is_alone
 
     @property
     def _is_silent(self) -> bool:
@@ -201,7 +208,7 @@ class Survival(FixedRanks):
     def begin_step(self) -> None:
         """Let processes in that ask to join."""
         self.enter()
-        self._session.refuse_calls(False)
+        self._begin()
         if self._step_of_all is not None:
             self._go_on()
         if not self._is_silent and not self._has_heard:
@@ -213,6 +220,7 @@ class Survival(FixedRanks):
     def after_step(self) -> None:
         """Go on with the ranks that are left. The step may still be uncommitted."""
         self._num_calls = 0
+        self._is_in_step = True
         self._is_fresh = self._is_fresh and self._is_silent
         if self._step_of_all is not None:
             self._go_on()
@@ -222,6 +230,8 @@ class Survival(FixedRanks):
                 self._session.check()
             except _core.PeerLost as lost:
                 self._recover(str(lost))
+        self._is_behind = self._furthest_place > self._position()
+        self._is_in_step = False
         self._last_step = time.monotonic()
         self._leave_to_user()
 
@@ -259,7 +269,7 @@ class Survival(FixedRanks):
         self.enter()
         if self._is_fresh and call != "end":
             return None
-        self._session.refuse_calls(False)
+        self._begin()
         while True:
             if self._step_of_all is not None:
                 self._go_on()
@@ -302,6 +312,11 @@ class Survival(FixedRanks):
             _logger.info("ends without the others: %s", error)
         self._is_fresh = False
         self._leave_to_user()
+
+    def _begin(self) -> None:
+        """Begin what all ranks do together."""
+        self._is_behind = False
+        self._session.refuse_calls(False)
 
     def _leave_to_user(self) -> None:
         """Have the user's own collective calls fail where other ranks would miss them."""
@@ -372,20 +387,20 @@ class Survival(FixedRanks):
     def _steps(self) -> int:
         return self._model._engine.num_steps()
 
-    def _position(self) -> tuple[int, int]:
-        return (self._steps(), self._num_calls)
+    def _position(self) -> tuple[int, bool, int]:
+        return (self._steps(), not self._is_in_step, self._num_calls)
 
-    def _furthest(self) -> tuple[int, int]:
+    def _furthest(self) -> tuple[int, bool, int]:
         """Return the furthest position of a rank of this world. Collective."""
         # A lost rank may have come further. No rank makes up for that.
-        own = (-1, 0) if self._joins else self._position()
+        own = (-1, False, 0) if self._joins else self._position()
         return max(tuple(json.loads(text)) for text in self._session.all_gather(json.dumps(own)))
 
     def _recover(self, reason: str) -> None:
         self._regroup(reason)
         self._go_on()
 
-    def _regroup(self, reason: str) -> tuple[int, int]:
+    def _regroup(self, reason: str) -> tuple[int, bool, int]:
         """Agree with the ranks that are left on a new world. Returns the furthest position."""
         self._reason = reason
         # As far as anybody knows, until the ranks resume.
@@ -398,7 +413,7 @@ class Survival(FixedRanks):
                 break
             except _core.PeerLost as another:
                 self._reason = str(another)
-        self._step_of_all = furthest[0]
+        self._step_of_all, self._furthest_place = furthest[0], furthest
         return furthest
 
     def _go_on(self) -> None:

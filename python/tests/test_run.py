@@ -12,7 +12,7 @@ import subprocess
 import pytest
 import torch
 from conftest import Death, alone, loss_of, make_mlp, rank, run_python
-from test_survival import launch, ranks_of
+from test_survival import FailsInStep, launch, ranks_of
 
 import gossamer as gs
 
@@ -544,6 +544,25 @@ def test_a_rank_that_dies_before_the_end_of_the_run_costs_no_record(tmp_path):
     assert [record["step"] for record in records(tmp_path, "eval")] == [6]
     assert records(tmp_path, "final")[0]["world_size"] == 2
     assert status(tmp_path)["state"] == "done"
+
+
+def test_a_rank_that_has_told_in_vain_tells_later(tmp_path):
+    """Rank 0 tells of step 1 after step 2, when rank 1 sees an exchange of step 2 fail."""
+
+    def work():
+        model = make()
+        if rank() == 1:
+            model._survival._session = FailsInStep(2, model)
+        with quiet(tmp_path, model) as run:
+            while model.num_steps < 4:
+                loss = loss_of(model, rank(), model.num_steps)
+                loss.backward()
+                run.log(loss)
+                with model.global_average():
+                    pass
+
+    gs.run_threads(2, work, survive=True)
+    assert steps_in(tmp_path) == [1, 2, 3, 4]
 
 
 def test_two_deaths_leave_the_records_to_the_last_rank(tmp_path):

@@ -160,6 +160,41 @@ def test_a_rank_has_the_model_of_the_others_before_its_first_backward_pass(way, 
     assert survivors(1, work) == [True]
 
 
+class FailsInStep:
+    """The session of a rank that sees an exchange of a step fail when the others have left it."""
+
+    def __init__(self, step, model):
+        self._step, self._model, self._session = step, model, model.session
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def check(self):
+        if self._model.num_steps == self._step and self._session.epoch == 0:
+            time.sleep(0.2)
+            raise gs.PeerLost("for the test")
+        self._session.check()
+
+
+def test_a_call_that_fails_on_ranks_that_have_left_a_step_fails_on_all():
+    def train():
+        model = gs.DecentralizedDataParallel(make_mlp(), OPTIMIZERS["sgd"], "base-k")
+        if rank() == 1:
+            model._survival._session = FailsInStep(2, model)
+        sums = []
+        while model.num_steps < 4:
+            loss_of(model, rank(), model.num_steps).backward()
+            try:
+                sums += model.session.sum([1.0])
+            except gs.PeerLost:
+                sums.append(0.0)
+            with model.global_average():
+                pass
+        return sums
+
+    assert survivors(2, train) == [[2.0, 0.0, 2.0, 2.0]] * 2
+
+
 @pytest.mark.parametrize("moment", ["before", "inside"])
 def test_an_evaluation_begins_anew_when_a_rank_dies(moment):
     def train():

@@ -123,7 +123,7 @@ class DecentralizedDataParallel(EngineSteps):
             for p in trained.tensors:
                 p.grad = None
         if session.is_elastic:
-            _check_elastic(session, engine_options, scaler)
+            _check_elastic(session, scaler)
         joins = session.joins and session.rank < 0
         # The others wait from here on for a rank that joins.
         session.join()
@@ -663,17 +663,12 @@ class DecentralizedDataParallel(EngineSteps):
         raise TypeError("save the module instead: torch.save(model.module.state_dict(), path)")
 
 
-def _check_elastic(session: Session, options: Mapping[str, Any], scaler: GradScaler | None) -> None:
+def _check_elastic(session: Session, scaler: GradScaler | None) -> None:
     """Refuse what cannot go on without lost ranks, before a rank that joins stops the others."""
     if scaler is not None:
         raise ConfigError(
             "scaler: its scale is counted by ranks that stay the same, and this session has "
             "survive=True, allowed: bfloat16, which needs no scaler"
-        )
-    if options.get("timeline"):
-        raise ConfigError(
-            "options: timeline records the same ranks from step to step, and this session has "
-            "survive=True, allowed: one of the two"
         )
     wrappers = [o for o in owners_of(session) if isinstance(o, DecentralizedDataParallel)]
     if any(not wrapper._is_broken for wrapper in wrappers):

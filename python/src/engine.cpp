@@ -170,6 +170,7 @@ void Engine::start() {
 }
 
 void Engine::finish_step() {
+  has_begun_ = false;
   model().finish_step();
   num_updated_ = 0;
   // An uncommitted step still has these gradients.
@@ -330,6 +331,16 @@ void Engine::resume(const std::string& options, bool joins, bool averages) {
        .joins = joins});
   num_updated_ = 0;
   offered_.assign(offered_.size(), nullptr);
+  if (timeline_) follow_world();
+}
+
+void Engine::follow_world() {
+  // A rank that joins has loaded nothing.
+  const std::vector<std::string> loaded = session_->communicator().all_gather(concat(num_loaded_));
+  parse_whole(loaded.front(), num_loaded_);
+  timeline_->follow_world(model().progress().num_steps - num_loaded_);
+  // Some ranks have begun the next step already, and all begin it in this world.
+  if (has_begun_) follow_timeline(/*is_over=*/false);
 }
 
 std::int64_t Engine::now_ns() const {
@@ -352,7 +363,17 @@ void Engine::record_span(const char* what, std::int64_t start_ns) {
 
 void Engine::before_step() {
   record_span("step", step_ns_);
-  follow_timeline(/*is_over=*/false);
+  has_begun_ = true;
+  try {
+    if (!model().is_detached()) {
+      follow_timeline(/*is_over=*/false);
+    } else if (timeline_ && timeline_->timeline()->step() >= 0) {
+      timeline_->timeline()->begin_step(model().progress().num_steps + 1);
+    }
+  } catch (const PeerLost&) {
+    // The end of the step sees the loss, and resume() begins the step anew.
+    if (!session_->is_elastic()) throw;
+  }
   step_ns_ = now_ns();
 }
 

@@ -159,7 +159,7 @@ class Engine : private ParameterHost {
   [[nodiscard]] std::int64_t now_ns() const;
   /// Records Python's own work since `start_ns` > 0; `what`: "forward" or "backward".
   void record(const std::string& what, std::int64_t start_ns);
-  /// Collective. Before every step.
+  /// Collective, but not while the engine is detached. Before every step.
   void before_step();
   /// Collective. After the last step: waits for the exchanges under way, and writes the timeline.
   void finish();
@@ -189,6 +189,8 @@ class Engine : private ParameterHost {
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
   void follow_timeline(bool is_over);
+  /// Collective, in a new world.
+  void follow_world();
   void record_span(const char* what, std::int64_t start_ns);
   /// Has the edges of a topology follow the adaptive factor, if there is one.
   void adapt(std::shared_ptr<const Topology>& topology) const;
@@ -220,6 +222,10 @@ class Engine : private ParameterHost {
   std::optional<StepTimeline> timeline_;
   /// When the present step began; 0 while nothing is recorded.
   std::int64_t step_ns_ = 0;
+  /// before_step() has been called for the present step.
+  bool has_begun_ = false;
+  /// The steps that were loaded, and not made.
+  std::int64_t num_loaded_ = 0;
   /// The metrics at close().
   PipelineMetrics last_metrics_;
   Progress last_progress_;

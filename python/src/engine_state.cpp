@@ -133,7 +133,9 @@ void Engine::load(const std::string& path, const std::vector<OtherTensor>& other
 
 void Engine::load_from(const TensorSource& source, const std::vector<OtherTensor>& others) {
   StateLoader loader(source);
+  const std::int64_t before = model().progress().num_steps;
   visit(loader, others);
+  num_loaded_ += model().progress().num_steps - before;
   loader.check_all_loaded(kOfTheProgram);
 }
 

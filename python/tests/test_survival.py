@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -310,12 +311,38 @@ def test_a_second_wrapper_comes_after_the_end_of_the_first():
     assert torch.equal(ends[0], ends[1])
 
 
+# The ranks compare their clocks after step 1, and write the file after step 7.
+@pytest.mark.parametrize("dies_after", [0, 1, 5, 6])
+@pytest.mark.parametrize("algorithm", ["gossip", "allreduce"])
+def test_a_timeline_has_the_ranks_that_are_left(algorithm, dies_after, tmp_path):
+    path = tmp_path / "timeline.json"
+
+    def train():
+        own = rank()
+        options = {"timeline": str(path), "timeline_steps": [3, 7]}
+        model = gs.DecentralizedDataParallel(
+            make_mlp(), OPTIMIZERS["adamw"], "base-k", algorithm=algorithm, options=options
+        )
+        while model.num_steps < 12:
+            if own == 0 and model.num_steps == dies_after:
+                raise Death
+            loss_of(model, own, model.num_steps).backward()
+            with model.global_average():
+                pass
+        model.finish()
+
+    survivors(3, train)
+    events = json.loads(path.read_text())["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert names == ["rank 0, member 1", "rank 1, member 2"]
+    for own in (0, 1):
+        spans = [event for event in events if event["ph"] == "X" and event["pid"] == own]
+        steps = {span["args"]["step"] for span in spans if span["name"].startswith("backward")}
+        assert steps == {4, 5, 6, 7}
+
+
 def test_what_does_not_go_together_is_refused():
     def work():
-        with pytest.raises(gs.ConfigError, match="timeline"):
-            gs.DecentralizedDataParallel(
-                make_mlp(), OPTIMIZERS["sgd"], options={"timeline": "run.json"}
-            )
         with pytest.raises(gs.ConfigError, match="bfloat16"):
             gs.DecentralizedDataParallel(
                 make_mlp(), OPTIMIZERS["sgd"], scaler=torch.amp.GradScaler("cpu")

@@ -526,6 +526,32 @@ def test_a_rank_that_joins_has_all_that_the_others_have(script, evaluates):
     assert first > 1
 
 
+def test_a_timeline_has_a_rank_that_has_joined(tmp_path):
+    script, path = tmp_path / "loop.py", tmp_path / "timeline.json"
+    options = {"timeline": str(path), "timeline_steps": [0, 1000000]}
+    script.write_text(LOOP.replace('"base-k",', f'"base-k", options={options},'))
+    process = launch(script, "after", "20", "2", options=("-n", "1"))
+    place = re.search(r"--join (\S+)", process.stderr.readline())
+    joining = launch(script, "after", "20", options=("-n", "1", "--join", place[1]))
+    _, new_errors = joining.communicate(timeout=120)
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, joining.returncode) == (0, 0), f"{errors}\n{new_errors}"
+    events = json.loads(path.read_text())["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert names == ["rank 0, member 0", "rank 1, member 1"]
+    steps = [
+        {
+            e["args"]["step"]
+            for e in events
+            if e["ph"] == "X" and e["pid"] == r and "step" in e["args"]
+        }
+        for r in (0, 1)
+    ]
+    # The last 20 steps are those of both ranks.
+    assert max(steps[0]) == max(steps[1])
+    assert len(steps[1]) >= 20
+
+
 def test_ranks_that_join_one_after_the_other_end_with_the_others(script):
     """They may join before the steps of two batches, and the second while the first is silent."""
     process = launch(script, "loads", "30", "3", options=("-n", "1"))

@@ -94,7 +94,8 @@ function(gossamer_test_shards name prefix filter num)
   math(EXPR last "${num} - 1")
   foreach(shard RANGE ${last})
     gossamer_command_test(${name}.${prefix}_${shard} 1800 test_${name} "--gtest_filter=${filter}")
-    set_tests_properties(${name}.${prefix}_${shard} PROPERTIES LABELS "${ARGN}"
+    # Those that take long begin first, so that none runs alone at the end.
+    set_tests_properties(${name}.${prefix}_${shard} PROPERTIES LABELS "${ARGN}" COST 30
                          ENVIRONMENT "GTEST_TOTAL_SHARDS=${num};GTEST_SHARD_INDEX=${shard}")
   endforeach()
 endfunction()

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from . import _core
-from .checks import share_tensors
+from .checks import describe_options, share_tensors
 from .compat.trainer import Trainer
 from .distributed import Session, current_session, failure_of_thread
 from .islands import Islands, check_options, check_sharded_module, describe_sharded_module
-from .own_topologies import AnyTopology
+from .own_topologies import AnyTopology, world_of
 from .parameters import EngineParameters
 from .sharded_state import ShardedRunState
 from .shards import Shard, ShardedParameters, reshard
@@ -29,6 +29,9 @@ __all__ = ["ShardedGossip"]
 
 # Within this time, the news of a rank that has died reaches the others.
 _NEWS_S = 1.0
+# The attribute of the optimizer that keeps the trainer.
+_TRAINER = "_gossamer_trainer"
+
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
@@ -275,7 +278,7 @@ class ShardedGossip:
         The dimension of the mesh that counts the nodes.
     algorithm, codec, bucket_size_in_mb, options
         As those of DecentralizedDataParallel, without clipping, nonfinite="skip" and algorithms
-        whose ranks make different numbers of steps.
+        whose ranks make different numbers of steps. A timeline shows the ranks of place 0.
     spread
         Whether place l begins with round l of the topology, so that a node mixes with several nodes
         in a step. The bytes are the same.
@@ -308,10 +311,17 @@ class ShardedGossip:
         check_options(algorithm, given)
         islands = Islands.of_jobs(whole) if mesh is None else Islands.of_mesh(whole, mesh, nodes)
         _check_optimizer(optimizer, module)
-        if spread:
-            given["first_round"] = islands.place
         name = algorithm if isinstance(algorithm, str) else algorithm.get("name")
         with islands.names_in_errors():
+            part = islands.part()
+            compared = given | {"algorithm": algorithm, "codec": codec, "spread": spread}
+            compared |= {"topology": topology, "bucket_size_in_mb": bucket_size_in_mb}
+            whole.agree("their options", describe_options(compared, world_of(part))[1])
+            if islands.place > 0:
+                # The ranks of place 0 have the file.
+                given = {k: v for k, v in given.items() if not k.startswith("timeline")}
+            if spread:
+                given["first_round"] = islands.place
             self._trainer = _ShardedTrainer(
                 module,
                 optimizer,
@@ -322,11 +332,12 @@ class ShardedGossip:
                 codec=codec,
                 bucket_size_in_mb=bucket_size_in_mb,
                 options=given,
-                session=islands.part(),
+                session=part,
             )
         self._optimizer = optimizer
         # A loop that keeps the optimizer alone goes on to exchange.
-        vars(optimizer)["_gossamer_trainer"] = self._trainer
+        self._optimizer = optimizer
+        vars(optimizer)[_TRAINER] = self._trainer
 
     @property
     def session(self) -> Session:
@@ -395,6 +406,7 @@ class ShardedGossip:
     def finish(self) -> None:
         """Wait for the exchanges under way, and free the engine; the program's end does it, too."""
         self._trainer.finish()
+        vars(self._optimizer).pop(_TRAINER, None)
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:

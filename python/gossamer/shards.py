@@ -170,6 +170,7 @@ class ShardedParameters(EngineParameters):
     """
 
     def _take(self, trained: list[tuple[str, torch.nn.Parameter]]) -> None:
+        self._groups = list(groups_of(self._module))
         own = {id(p) for _, p in trained}
         self.shards = [s for s in shards_of(self._module) if id(s.parameter) in own]
         self.names = [s.name for s in self.shards]
@@ -256,7 +257,7 @@ class ShardedParameters(EngineParameters):
         ConfigError
             The next forward pass would use the values from before the step.
         """
-        for name, group in groups_of(self._module):
+        for name, group in self._groups:
             if not group.is_sharded:
                 raise _core.ConfigError(
                     f"part {name or 'that fully_shard() got as a whole'} is gathered while step() "

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -295,6 +296,21 @@ def cases_of_loops(rank: Rank) -> Iterator[tuple[str, Callable[[], Any]]]:
         vars(optimizer)["_gossamer_trainer"].finish()
         return found
 
+    def timeline() -> Any:
+        with tempfile.TemporaryDirectory() as own:
+            folder = [own]
+            dist.broadcast_object_list(folder)
+            path = f"{folder[0]}/all.json"
+            options = {"timeline": path, "timeline_steps": [1, 3]}
+            _, _, gossip = trained(rank, options=options)
+            gossip.finish()
+            dist.barrier()
+            with open(path, encoding="utf-8") as file:
+                events = json.load(file)["traceEvents"]
+            dist.barrier()
+        return sorted({event["pid"] for event in events})
+
+    yield "timeline", timeline
     yield "places", places
     yield "bytes", bytes_sent
     yield "loaded", loaded
@@ -390,6 +406,7 @@ def cases_of_refused_options(rank: Rank) -> Iterator[tuple[str, Callable[[], Any
     def given(**how: Any) -> Callable[[], Any]:
         return lambda: gossip_of(rank, rank.sharded(), **how)
 
+    yield "codecs", given(codec="fp32" if rank.place == 0 else "bf16")
     yield "no mesh", given(mesh=None)
     yield "dimension", given(nodes="replicate")
     yield "small mesh", given(mesh=rank.mesh["shard"], nodes="shard")

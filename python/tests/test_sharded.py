@@ -210,6 +210,10 @@ def test_places_and_nodes(of_four):
     assert of_four["places"] == [[0, 0, 0, 2], [0, 1, 0, 2], [1, 0, 1, 2], [1, 1, 1, 2]]
 
 
+def test_a_timeline_shows_the_ranks_of_place_0(of_four):
+    assert of_four["timeline"] == [0, 2]
+
+
 def test_load_state_dict_between_steps(of_four):
     difference, goes_on, is_at_home = of_four["loaded"]
     assert difference == 0.0
@@ -242,6 +246,7 @@ REFUSALS = {
     "bfloat16 parameters": "parameter scale is torch.bfloat16, allowed: float32 and float64",
     "optimizer": r"has 0 of the module's 15 trained parameters, .*, made after fully_shard\(\)",
     "models": r"rank 0 \(node 0, place 0\) has .* rank 2 \(node 1, place 0\) has ",
+    "codecs": r"their options: .*rank 1 \(node 0, place 1\)",
     "no mesh": r"mesh: is None, and torch.distributed connects 4 ranks, .*, nodes=, node=\)",
     "dimension": r'nodes: is "replicate", and the mesh has the dimensions \[\'node\', \'shard\'\]',
     "small mesh": "and the session has 4 ranks, .* allowed: a mesh of all ranks of the session",

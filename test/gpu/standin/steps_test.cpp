@@ -110,7 +110,8 @@ TEST(CodedSteps, GiveTheBitsOfProcessorsWhereRanksMix) {
   // Pairs, several neighbours, groups that exchange, nodes.
   expect_the_same_bits({{"gossip", "", "ring", {"bf16", "fp16", "int8", "int4"}},
                         {"gossip", "", "one-peer-exp", {"bf16", "int8"}},
-                        {"gossip", "", "static-exp", {"fp16", "int8", "int4"}},
+                        {"gossip", "", "static-ring", {"fp16", "int8", "int4"}},
+                        {"gossip", "", "complete", {"int8"}},
                         {"gossip", "", "hierarchical", {"bf16", "fp16", "int8"}},
                         {"gradient_tracking", "", "base-k", {"bf16", "int8"}},
                         {"momentum_tracking", "", "ring", {"fp16", "int4"}}});

@@ -15,9 +15,12 @@
 #   sanitizer   tests under compute-sanitizer
 #   golden      recorded runs replayed on the GPU; only if GOLDEN names a folder of cases
 #   kernels     bench kernel: accum_adamw and others, float32 and bfloat16
-#   peers       the same work by PyTorch (scripts/lab/gpu_peer.py), and its training of a gpt
+#   codecs      codecs in at most 3 minutes: bits against processors; bench kernel with each; a gpt
+#               of 124 million parameters on two ranks that share the GPU, with each
+#   peers       the same work by PyTorch (scripts/lab/gpu_peer.py), and its training of a gpt,
+#               also by two processes with DDP's ways to exchange
 #   train       a gpt of 124 million parameters on one rank, with and without a graph
-#   two         the same on two ranks that share the GPU, also with averages that the host encodes
+#   two         the same on two ranks that share the GPU
 #   profile     ncu: bandwidth of the sweep kernel
 #
 # Of the training runs, FOLDER gets the metrics (one_bf16_false.jsonl, ...) and no models.
@@ -41,7 +44,7 @@ case ${1:-} in
     exit $((${#1} > 0 ? 0 : 1))
     ;;
 esac
-all_parts=(first tests python nccl sanitizer golden kernels peers train two profile)
+all_parts=(first tests python nccl sanitizer golden kernels codecs peers train two profile)
 folder=$1
 shift
 parts=("$@")
@@ -225,10 +228,30 @@ kernels() {
   ours 70 kernel_small "$gossamer" bench kernel --device cuda --bucket-mib 1 --buckets 400 --json
 }
 
+codecs() {
+  local codec algorithm command STEPS=24 BATCH=16
+  ours 30 codec_bits "$test_programs/test_gpu" --gtest_filter='CodecKernels*:Pipeline.SendsEncodedBlocks'
+  for codec in fp32 bf16 fp16 int8 int4; do
+    ours 5 "kernel_$codec" "$gossamer" bench kernel --device cuda --codec "$codec" --buckets 60 --cycles 3 --json
+  done
+  # Until the 16th step int8 and int4 have no grid, so the last steps count.
+  for algorithm in gossip allreduce; do
+    for codec in fp32 bf16 int8 int4; do
+      gpt "${algorithm}_$codec" bf16 device.share=true "algorithm=$algorithm" "comm.codec=$codec" log.every=4
+      on_ranks 13 "gpt_${algorithm}_$codec" 2 "${command[@]}"
+    done
+  done
+  gpt outer_topk bf16 device.share=true 'algorithm={name: outer, kind: diloco, momentum: 0, lr: 1, every: 1}' \
+    comm.codec=topk log.every=4
+  on_ranks 13 gpt_outer_topk 2 "${command[@]}"
+  keep_metrics
+}
+
 peers() {
   limited 120 peer_sweep "$python" scripts/lab/gpu_peer.py sweep
   limited 120 peer_train "$python" scripts/lab/gpu_peer.py train --batch "${BATCH:-32}"
-  limited 240 peer_train_compiled "$python" scripts/lab/gpu_peer.py train --batch "${BATCH:-32}" --compile
+  limited 100 peer_ddp "$python" scripts/lab/gpu_peer.py ddp --batch 16
+  limited 160 peer_train_compiled "$python" scripts/lab/gpu_peer.py train --batch "${BATCH:-32}" --compile
 }
 
 # gpt NAME PRECISION OVERRIDE...: a command of training, without its launcher.
@@ -263,7 +286,6 @@ two() {
     gpt "two_$precision" "$precision" device.share=true
     on_ranks 180 "gpt_two_$precision" 2 "${command[@]}"
   done
-  # The host encodes the averages.
   gpt two_outer_int8 bf16 device.share=true 'algorithm={name: outer, kind: diloco, every: 10}' comm.codec=int8
   on_ranks 140 gpt_two_outer_int8 2 "${command[@]}"
   keep_metrics

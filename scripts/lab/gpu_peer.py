@@ -5,14 +5,21 @@
     python3 scripts/lab/gpu_peer.py train --batch 32         # tokens per second of a gpt with fused AdamW, bf16 autocast
     python3 scripts/lab/gpu_peer.py train --batch 32 --compile
     python3 scripts/lab/gpu_peer.py train --batch 32 --gossamer                # the same with gossamer's Python package
+    python3 scripts/lab/gpu_peer.py ddp --batch 16           # DDP of two processes that share the GPU, with each of its hooks
     python3 scripts/lab/gpu_peer.py sweep --device cpu --mib 1 --buckets 3      # does the script work?
 
 `sweep` times, in turn within one run: copying 1 GiB; torch.optim.AdamW(fused=True); and what decent-dp does for a bucket
 between two exchanges, as its `AccumAdamW` does it with torch._foreach_* calls: mixing, decay, accumulation, moments,
 update, preparing the next exchange. Medians over rounds. Prints one JSON line. Needs torch and numpy.
+
+`ddp` trains the gpt by DistributedDataParallel over NCCL (on processors: gloo), with all-reduce in float32, with the hook
+that sends bfloat16, and with PowerSGD of rank 4. NCCL takes each process for a host of its own, so messages go through
+sockets. Prints medians over the steps, the slowest process counts.
 """
 import argparse
 import json
+import os
+import socket
 import statistics
 import time
 
@@ -161,6 +168,73 @@ def train(arguments, device):
     return result
 
 
+# ---- PyTorch's own exchange --------------------------------------------------------------------
+
+def hook_of(name):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if name == "bf16":
+        return None, default_hooks.bf16_compress_hook
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    return state, powerSGD_hook.powerSGD_hook
+
+
+def ddp_steps(rank, arguments, hook, port, results):
+    """Trains as one process of several, and puts the seconds of its steps into `results`."""
+    device = torch.device(arguments.device)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"gpu-peer-{rank}"}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank,
+                                         world_size=arguments.ranks)
+    torch.manual_seed(1)
+    clock = Clock(device)
+    model = Gpt(arguments.layers, arguments.width, arguments.heads, arguments.length).to(device)
+    ddp = nn.parallel.DistributedDataParallel(model)
+    if hook != "float32":
+        ddp.register_comm_hook(*hook_of(hook))
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+    tokens = torch.randint(VOCABULARY, (arguments.batch, arguments.length + 1), device=device)
+
+    def step():
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = F.cross_entropy(ddp(tokens[:, :-1]), tokens[:, 1:].flatten())
+        loss.backward()
+        adamw.step()
+        adamw.zero_grad(set_to_none=True)
+
+    for _ in range(arguments.warmup):
+        step()
+    results.put([clock.time(step) for _ in range(arguments.steps)])
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def ddp(arguments, device):
+    spawning = torch.multiprocessing.get_context("spawn")
+    figures = {}
+    for hook in ("float32", "bf16", "powersgd"):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        results = spawning.SimpleQueue()
+        torch.multiprocessing.spawn(ddp_steps, (arguments, hook, port, results), arguments.ranks)
+        slowest = max(statistics.median(results.get()) for _ in range(arguments.ranks))
+        figures[f"{hook}_step_ms"] = 1e3 * slowest
+    return {"ranks": arguments.ranks, "batch": arguments.batch, "length": arguments.length, **figures}
+
+
+def add_gpt_arguments(command):
+    command.add_argument("--device", default=argparse.SUPPRESS)
+    command.add_argument("--layers", type=int, default=11)
+    command.add_argument("--width", type=int, default=960)
+    command.add_argument("--heads", type=int, default=15)
+    command.add_argument("--length", type=int, default=1024)
+    command.add_argument("--batch", type=int, default=32)
+    command.add_argument("--warmup", type=int, default=5)
+    command.add_argument("--steps", type=int, default=10)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -175,18 +249,15 @@ def main():
     command.add_argument("--copy-mib", type=int, default=1024)
     command.set_defaults(run=sweep)
     command = commands.add_parser("train")
-    command.add_argument("--device", default=argparse.SUPPRESS)
-    command.add_argument("--layers", type=int, default=11)
-    command.add_argument("--width", type=int, default=960)
-    command.add_argument("--heads", type=int, default=15)
-    command.add_argument("--length", type=int, default=1024)
-    command.add_argument("--batch", type=int, default=32)
+    add_gpt_arguments(command)
     command.add_argument("--compile", action="store_true")
     command.add_argument("--gossamer", action="store_true", help="its Python package mixes and updates, in a world of one")
-    command.add_argument("--warmup", type=int, default=5)
-    command.add_argument("--steps", type=int, default=10)
     command.add_argument("--rounds", type=int, default=3)
     command.set_defaults(run=train)
+    command = commands.add_parser("ddp")
+    add_gpt_arguments(command)
+    command.add_argument("--ranks", type=int, default=2)
+    command.set_defaults(run=ddp)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     result = arguments.run(arguments, device)

@@ -1,11 +1,12 @@
 #pragma once
 // A codec that rounds every element to a floating-point type of 16 bits.
 //
-// `Format` is a type of small_formats.hpp, with the constexpr values `kName` and `kKernels`
-// (Codec::kernels()), and with three always-inline functions:
+// `Format` is a type as in small_formats.hpp, with the constexpr value `kName`, and with three
+// always-inline functions:
 //   static std::uint16_t encode(float value);
 //   static std::uint16_t encode_summand(float value);
 //   static float decode(std::uint16_t bits);
+// A format with kernels for GPUs says so in `kKernels` (Codec::kernels()).
 
 #include <cstdint>
 #include <string_view>
@@ -80,7 +81,13 @@ template <class Format>
 class SmallFloatCodec : public MixingCodec {
  public:
   [[nodiscard]] std::string_view name() const override { return Format::kName; }
-  [[nodiscard]] CodecKernels kernels() const override { return Format::kKernels; }
+  [[nodiscard]] CodecKernels kernels() const override {
+    if constexpr (requires { Format::kKernels; }) {
+      return Format::kKernels;
+    } else {
+      return CodecKernels::kNone;
+    }
+  }
   [[nodiscard]] std::int64_t encoded_bytes(std::int64_t numel) const override {
     return numel * static_cast<std::int64_t>(sizeof(std::uint16_t));
   }

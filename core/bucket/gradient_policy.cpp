@@ -99,6 +99,18 @@ const double* GradientPolicy::flag() const {
   return aborts() ? nullptr : flags_.block().as<double>().data() + 1;
 }
 
+void GradientPolicy::add_norms_of(Communicator& shards) {
+  const Block squares = squares_.block();
+  if (sums_.block().data == nullptr) sums_ = stream_.allocate(squares.numel, DType::kFloat64);
+  shards
+      .all_reduce_sum(squares, sums_.block(),
+                      {.label = {.what = "norms of shards"},
+                       .owner = both(squares_.owner(), sums_.owner()),
+                       .ready = stream_.record()})
+      .wait_on(stream_);
+  stream_.copy(squares, sums_.block());
+}
+
 void GradientPolicy::decide_step(Communicator* communicator) {
   settled_ = true;
   if (!skips()) return;

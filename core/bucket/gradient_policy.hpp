@@ -118,6 +118,9 @@ class GradientPolicy {
   /// with that gradient.
   [[nodiscard]] Block squares() const { return squares_.block(); }
 
+  /// squares() <- their sums over the ranks of `shards`, whose gradients are shards of the same
+  /// ones. Call this before decide_step().
+  void add_norms_of(Communicator& shards);
   /// Decides whether the step is skipped. Call this once per step with deferred updates, after
   /// filling in all squares. The ranks of `communicator` decide together; with a null communicator
   /// this rank decides alone.
@@ -150,6 +153,8 @@ class GradientPolicy {
   Stream& stream_;
   double scale_ = 1.0;
   Buffer squares_;
+  /// For add_norms_of(); empty before its first call.
+  Buffer sums_;
   /// The decisions of all buckets, then the unscaled decisions of all buckets.
   Buffer decisions_;
   std::int64_t num_buckets_ = 0;

@@ -335,8 +335,10 @@ bool Pipeline::updates_in_turn() const {
 void Pipeline::decide_step() {
   // Asynchronous ranks leave out bad steps on their own.
   const bool decides_together = config_.exchange.algorithm.entry().steps == RankSteps::kTogether;
+  if (config_.shards != nullptr && policy_.clips()) policy_.add_norms_of(*config_.shards);
+  Communicator* const together = config_.everyone != nullptr ? config_.everyone : &communicator_;
   try {
-    policy_.decide_step(decides_together && !detached_ ? &communicator_ : nullptr);
+    policy_.decide_step(decides_together && !detached_ ? together : nullptr);
   } catch (const PeerLost&) {
     stop_exchanging();
     policy_.decide_step(nullptr);

@@ -165,6 +165,13 @@ class Pipeline {
     /// Steps between two means of the model's buffers, which the ParameterHost makes; 0: no means.
     /// Some algorithms refuse such means.
     std::int64_t average_buffers_every = 0;
+    /// The ranks whose parameters are shards of one model, this rank among them: global clipping is
+    /// by the norm of all their gradients. Null: this rank's parameters are a whole model. As
+    /// `everyone`, it must outlive the pipeline.
+    Communicator* shards = nullptr;
+    /// The ranks of all shards of all models, which skip steps together. Null: the ranks of the
+    /// pipeline's communicator.
+    Communicator* everyone = nullptr;
     /// Takes warnings and news.
     Logger logger = {};
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -27,6 +27,8 @@ from .survival import Survival
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler
+    from torch.distributed.device_mesh import DeviceMesh
+    from typing_extensions import Self
 
 __all__ = ["DecentralizedDataParallel"]
 
@@ -68,6 +70,9 @@ class DecentralizedDataParallel(EngineSteps):
         with a gradient that is not finite are left out.
     bucket_size_in_mb
         Size in MiB at which a bucket closes; 0: the first steps try several sizes.
+    mesh
+        For a module that fully_shard() has sharded inside each node: the mesh of all ranks, whose
+        dimension ``nodes="node"`` counts the nodes. docs/guide/islands.md has what differs.
     options
         More options of the engine: device, a dict with exchange ("auto", "nccl", "mpi" or "host")
         and share (whether ranks may share a GPU); grad_clip, grad_clip_norm, nonfinite, threads,
@@ -84,12 +89,21 @@ class DecentralizedDataParallel(EngineSteps):
         parameters that are not float32, float64 or bfloat16, or not on one device.
     """
 
+    def __new__(cls, *args: Any, mesh: DeviceMesh | None = None, **kwargs: Any) -> Self:
+        """Make a ShardedDataParallel where there is a mesh, which has its own __init__()."""
+        if mesh is None or cls is not DecentralizedDataParallel:
+            return super().__new__(cls)
+        from .sharded_data_parallel import ShardedDataParallel
+
+        return cast("Self", super().__new__(ShardedDataParallel))
+
     def __init__(
         self,
         module: torch.nn.Module,
         optim_fn: OptimFn | torch.optim.Optimizer,
         topology: AnyTopology | None = None,
         *,
+        mesh: DeviceMesh | None = None,
         lr_scheduler_fn: Callable[[torch.optim.Optimizer], Any] | None = None,
         with_names: bool = False,
         scaler: GradScaler | None = None,
@@ -99,6 +113,10 @@ class DecentralizedDataParallel(EngineSteps):
         options: Mapping[str, Any] | None = None,
         session: Session | None = None,
     ) -> None:
+        if mesh is not None:
+            raise ConfigError(
+                f"mesh: is given to a {type(self).__name__}, allowed: to DecentralizedDataParallel"
+            )
         session = session if session is not None else current_session()
         trained = self._take_module(session, module)
         if bucket_size_in_mb < 0:

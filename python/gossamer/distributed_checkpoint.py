@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -87,11 +87,13 @@ def dcp_state(
         same number of nodes of a ShardedGossip, with any number of ranks in each; codecs agree anew
         on their grids, and buffers stay as they are.
     """
-    if isinstance(model, torch.nn.Module):
-        _check_reshape(reshape, ("same", "average"))
-        return _RunState(model, reshape)
-    _check_reshape(reshape, ("same", "shards", "average"))
-    return model.run_state(reshape)
+    sharded = getattr(model, "run_state", None)
+    _check_reshape(
+        reshape, ("same", "average") if sharded is None else ("same", "shards", "average")
+    )
+    if sharded is not None:
+        return cast("ShardedRunState", sharded(reshape))
+    return _RunState(cast("DecentralizedDataParallel", model), reshape)
 
 
 def _check_reshape(reshape: str, allowed: tuple[str, ...]) -> None:

@@ -217,6 +217,15 @@ class WrappedOptimizer:
             ) from error
         self._told = None
 
+    @contextlib.contextmanager
+    def with_own_step(self) -> Iterator[None]:
+        """Give step() and zero_grad() of an optimizer in Python back inside the scope."""
+        self.release()
+        try:
+            yield
+        finally:
+            self._replace_habits()
+
     def release(self) -> None:
         """Give step() and zero_grad() back, when the engine ends."""
         if self.state is not None:

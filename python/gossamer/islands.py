@@ -171,6 +171,22 @@ def _check_processes(session: Session) -> None:
         )
 
 
+def check_algorithm(algorithm: str | Mapping[str, Any]) -> None:
+    """Refuse an algorithm that shards cannot follow.
+
+    Raises
+    ------
+    ConfigError
+        With its name.
+    """
+    name = algorithm if isinstance(algorithm, str) else algorithm.get("name")
+    if name in _ALONE:
+        raise _core.ConfigError(
+            f'algorithm: is "{name}": {_ALONE[name]}, allowed: gossip, outer, allreduce, '
+            "gradient_tracking, and others whose ranks make the same steps"
+        )
+
+
 def check_options(algorithm: str | Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Refuse what cannot be decided by ranks that have a shard each.
 
@@ -179,12 +195,7 @@ def check_options(algorithm: str | Mapping[str, Any], options: Mapping[str, Any]
     ConfigError
         With the name of the option.
     """
-    name = algorithm if isinstance(algorithm, str) else algorithm.get("name")
-    if name in _ALONE:
-        raise _core.ConfigError(
-            f'algorithm: is "{name}": {_ALONE[name]}, allowed: gossip, outer, allreduce, '
-            "gradient_tracking, and others whose ranks make the same steps"
-        )
+    check_algorithm(algorithm)
     if options.get("grad_clip", "none") != "none":
         raise _core.ConfigError(
             f'grad_clip: is "{options["grad_clip"]}", by which each rank would clip its shard for '

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import _core
-from .checks import describe_options, share_tensors
+from .checks import describe_options
 from .compat.trainer import Trainer
 from .distributed import Session, current_session, failure_of_thread
-from .islands import Islands, check_options, check_sharded_module, describe_sharded_module
+from .island_model import ModelOfIslands, names_places
+from .islands import Islands, check_options
 from .own_topologies import AnyTopology, world_of
-from .parameters import EngineParameters
 from .sharded_state import ShardedRunState
-from .shards import Shard, ShardedParameters, reshard
+from .shards import reshard
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -32,21 +30,8 @@ _NEWS_S = 1.0
 # The attribute of the optimizer that keeps the trainer.
 _TRAINER = "_gossamer_trainer"
 
-_Call = TypeVar("_Call", bound=Callable[..., Any])
 
-
-def _names_places(call: _Call) -> _Call:
-    """Have the errors of a trainer's method say the node and the place of ranks."""
-
-    @functools.wraps(call)
-    def named(self: _ShardedTrainer, *args: Any, **kwargs: Any) -> Any:
-        with self.islands.names_in_errors():
-            return call(self, *args, **kwargs)
-
-    return cast(_Call, named)
-
-
-class _ShardedTrainer(Trainer):
+class _ShardedTrainer(ModelOfIslands, Trainer):
     """Makes the steps of the user's optimizer on this rank's shards.
 
     Parameters
@@ -56,9 +41,6 @@ class _ShardedTrainer(Trainer):
     optimizer
         The optimizer of the module's parameters.
     """
-
-    islands: Islands
-    _trained: ShardedParameters
 
     def __init__(
         self,
@@ -77,28 +59,13 @@ class _ShardedTrainer(Trainer):
         if not sums_gradients:
             self._own_of(optimizer)
 
-    def _take_module(self, session: Session, module: torch.nn.Module) -> EngineParameters:
-        shards = check_sharded_module(module, self.islands)
-        reshard(module)
-        whole = self.islands.whole
-        whole.agree("their models", describe_sharded_module(module, shards))
-        sharded = {id(s.parameter) for s in shards}
-        others = [p for p in module.parameters() if id(p) not in sharded]
-        share_tensors(session, [*(s.flat for s in shards), *others, *module.buffers()])
-        return ShardedParameters(module)
-
-    @property
-    def _session_of_buffers(self) -> Session:
-        # The ranks of a node have buffers of their own.
-        return self.islands.whole
-
     def _refuse_new(self) -> Trainer:
         raise _core.ConfigError(
             "parameters that are trained only now, allowed: to call finish(), and to make a new "
             "ShardedGossip"
         )
 
-    @_names_places
+    @names_places
     def before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -107,7 +74,7 @@ class _ShardedTrainer(Trainer):
         self._trained.check_gathered()
         return super().before_step(optimizer, args, kwargs)
 
-    @_names_places
+    @names_places
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the step: mix, have the optimizer update, and send."""
         super().after_step(optimizer)
@@ -139,14 +106,6 @@ class _ShardedTrainer(Trainer):
         grads = [self._trained.gradient(i) for i in range(len(self._trained.tensors))]
         return all(bool(grad.isfinite().all()) for grad in grads if grad is not None)
 
-    @_names_places
-    def _on_gradient(self, p: torch.Tensor) -> None:
-        super()._on_gradient(p)
-
-    @_names_places
-    def _end_backward(self) -> None:
-        super()._end_backward()
-
     def close(self, *, failed: bool) -> None:
         """End the engine's work; after a failure of PyTorch's collectives, say whose rank is lost.
 
@@ -167,11 +126,6 @@ class _ShardedTrainer(Trainer):
                 return
             time.sleep(_NEWS_S / 20)
 
-    @property
-    def shards(self) -> list[Shard]:
-        """This rank's shards of the trained parameters."""
-        return self._trained.shards
-
     @contextlib.contextmanager
     def steps_outside(self) -> Iterator[None]:
         """Leave steps of the optimizer inside the scope to PyTorch, which makes its states so."""
@@ -180,65 +134,6 @@ class _ShardedTrainer(Trainer):
             yield
         finally:
             self._is_stepping = False
-
-    @_names_places
-    def engine_state(self) -> list[tuple[str, str, list[int], Any]]:
-        """Return the pieces of the engine's state: name, type, shape, bytes. Collective."""
-        self._begin_call("state_dict()")
-        self._adopt()
-        self._start_early()
-        return self._engine.state([])
-
-    @_names_places
-    def load_engine_state(self, state: list[tuple[str, str, list[int], int]]) -> None:
-        """Go on from pieces of state: name, type, shape, address. Collective."""
-        self._begin_call("load_state_dict()")
-        if self._engine.has_started:
-            self._engine.drain()
-        self._engine.load_state(state, [])
-        self._has_loaded()
-
-    @contextlib.contextmanager
-    def global_average(self, keep: bool = False, buffers: bool = True) -> Iterator[float]:
-        """Be the mean of all nodes' models inside the scope, with this node's distance."""
-        # Gathered values would outlive the change, and those of the mean the scope.
-        reshard(self.module)
-        places = len(self.islands.nodes[self.islands.node])
-        # Under tensor parallelism a node has some shards several times.
-        copies = [
-            (s, s.flat.clone(), places / _num_pieces(s))
-            for s in self._trained.shards
-            if _num_pieces(s) < places
-        ]
-        with (
-            self.islands.names_in_errors(),
-            super().global_average(keep, buffers) as distance,
-        ):
-            square = distance**2
-            for shard, own, num_copies in copies:
-                part = (own.double() - shard.flat.double()).square().sum().item()
-                square -= (1.0 - 1.0 / num_copies) * part
-            try:
-                yield self.islands.sum_of_node(max(square, 0.0)) ** 0.5
-            finally:
-                reshard(self.module)
-
-    @contextlib.contextmanager
-    def write_parameters(self) -> Iterator[None]:
-        """Write parameters inside the scope. Collective; the next step mixes nothing."""
-        reshard(self.module)
-        with super().write_parameters():
-            try:
-                yield
-            finally:
-                reshard(self.module)
-
-
-def _num_pieces(shard: Shard) -> int:
-    """Return into how many shards a node has cut a parameter, also by tensor parallelism."""
-    p = shard.parameter
-    sizes = zip(p.device_mesh.shape, p.placements, strict=True)
-    return math.prod(size for size, placement in sizes if not placement.is_replicate())
 
 
 class ShardedGossip:

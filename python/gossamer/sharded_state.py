@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from . import _core
-from .shards import Shard, local_of
+from .shards import Shard
 from .state import SPELLED, TYPES_OF_PIECES
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ _MODEL = "model"
 _OPTIMIZER = "optimizer"
 _BLOCKS = "blocks"
 _NUMBERS = "numbers"
+_PYTHON = "python"
 _BUFFERS = "buffers"
 
 # How the names of a codec's grids end. The ranks of one place agree on them, and other places have
@@ -44,9 +44,13 @@ class _Trainer(Protocol):
 
     def steps_outside(self) -> contextlib.AbstractContextManager[None]: ...
 
-    def engine_state(self) -> list[tuple[str, str, list[int], Any]]: ...
+    def pieces(self) -> list[tuple[str, str, list[int], Any]]: ...
 
-    def load_engine_state(self, state: list[tuple[str, str, list[int], int]]) -> None: ...
+    def load_pieces(
+        self, state: list[tuple[str, str, list[int], int]], python: Mapping[str, Any]
+    ) -> None: ...
+
+    def python_state(self) -> dict[str, Any]: ...
 
 
 class ShardedRunState:
@@ -57,12 +61,14 @@ class ShardedRunState:
     trainer
         The trainer of a ShardedGossip.
     optimizer
-        Its optimizer.
+        The optimizer that runs in Python; None: the engine has the optimizer's states.
     reshape
         "same", "shards" or "average", as dcp_state() has them.
     """
 
-    def __init__(self, trainer: _Trainer, optimizer: torch.optim.Optimizer, reshape: str) -> None:
+    def __init__(
+        self, trainer: _Trainer, optimizer: torch.optim.Optimizer | None, reshape: str
+    ) -> None:
         self._trainer = trainer
         self._optimizer = optimizer
         self._reshape = reshape
@@ -80,13 +86,16 @@ class ShardedRunState:
         from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
         blocks, numbers = self._engine_state()
-        with self._trainer.steps_outside():
-            optimizer = get_optimizer_state_dict(self._trainer.module, self._optimizer)
+        optimizer = {}
+        if self._optimizer is not None:
+            with self._trainer.steps_outside():
+                optimizer = get_optimizer_state_dict(self._trainer.module, self._optimizer)
         of_node = {name: value for name, value in numbers.items() if not name.endswith(_OF_GRIDS)}
         state[self._node] = {
             _BLOCKS: blocks,
             _NUMBERS: _packed(of_node),
             _OPTIMIZER: _copies(optimizer),
+            _PYTHON: _packed(self._trainer.python_state()),
         }
         if self._reshape == "same":
             state[self._place] = {
@@ -112,14 +121,14 @@ class ShardedRunState:
             for name, block in own[_BLOCKS].items()
         }
         kept = [t.contiguous() for t in (given | numbers).values()]
-        self._trainer.load_engine_state(
-            [
-                (name, SPELLED[t.dtype], list(t.shape), t.data_ptr())
-                for name, t in zip(given | numbers, kept, strict=True)
-            ]
-        )
-        with self._trainer.steps_outside():
-            set_optimizer_state_dict(self._trainer.module, self._optimizer, own[_OPTIMIZER])
+        pieces = [
+            (name, SPELLED[t.dtype], list(t.shape), t.data_ptr())
+            for name, t in zip(given | numbers, kept, strict=True)
+        ]
+        self._trainer.load_pieces(pieces, _unpacked(own[_PYTHON]))
+        if self._optimizer is not None:
+            with self._trainer.steps_outside():
+                set_optimizer_state_dict(self._trainer.module, self._optimizer, own[_OPTIMIZER])
         if place is not None:
             with torch.no_grad():
                 for name, buffer in self._trainer.module.named_buffers():
@@ -130,7 +139,7 @@ class ShardedRunState:
         shards = {shard.name: shard for shard in self._trainer.shards}
         blocks: dict[str, Any] = {}
         numbers: dict[str, torch.Tensor] = {}
-        for name, kind, shape, values in self._trainer.engine_state():
+        for name, kind, shape, values in self._trainer.pieces():
             dtype = TYPES_OF_PIECES[kind]
             found = torch.empty(0, dtype=dtype)
             if len(values) > 0:
@@ -154,13 +163,13 @@ def _copies(state: Any) -> Any:
     return state
 
 
-def _packed(numbers: dict[str, torch.Tensor]) -> bytes:
+def _packed(numbers: dict[str, Any]) -> bytes:
     """Return one value, because the names differ from step to step."""
     file = io.BytesIO()
     torch.save(numbers, file)
     return file.getvalue()
 
 
-def _unpacked(value: bytes) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(io.BytesIO(value), weights_only=True)
+def _unpacked(value: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(io.BytesIO(value), weights_only=True)
     return found

@@ -131,7 +131,12 @@ class EngineSteps(torch.nn.Module):
             self._options_text(),
             optimizer.rule or "",
             _rule_of(self) if optimizer.rule is None else None,
+            self._island_sessions(),
         )
+
+    def _island_sessions(self) -> tuple[Session, Session] | None:
+        """Return the sessions of a node and of all, where parameters are shards."""
+        return None
 
     def _options_text(self) -> str:
         options = _with_rule(self._options, self._optimizer)

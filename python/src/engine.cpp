@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -53,8 +54,9 @@ nb::dlpack::dtype dlpack_type(DType type) {
 
 Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
                const std::optional<Gpu>& gpu, const std::string& options,
-               const std::string& optimizer, nb::object rule)
+               const std::string& optimizer, nb::object rule, std::optional<IslandSessions> islands)
     : session_(std::move(session)),
+      islands_(std::move(islands)),
       rule_(std::move(rule)),
       offered_(parameters.size()),
       told_(parameters.size()) {
@@ -99,6 +101,11 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   {
     const nb::gil_scoped_release free;
     communicator_ = &session_->wires(device, wires, logger_).communicator();
+    if (islands_) {
+      const auto& [node, everyone] = *islands_;
+      read.shards = &node->wires(device, wires, logger_).communicator();
+      read.everyone = &everyone->wires(device, wires, logger_).communicator();
+    }
   }
   const ExchangeOptions exchange = read.exchange;
   ParameterHost& host = *this;
@@ -429,10 +436,11 @@ void Engine::close() {
 void add_engine(nb::module_& module) {
   using Free = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Engine>(module, "Engine")
-      .def(
-          nb::init<std::shared_ptr<PySession>, const std::vector<GivenParameter>&,
-                   const std::optional<Gpu>&, const std::string&, const std::string&, nb::object>(),
-          "session"_a, "parameters"_a, "gpu"_a.none(), "options"_a, "optimizer"_a, "rule"_a.none())
+      .def(nb::init<std::shared_ptr<PySession>, const std::vector<GivenParameter>&,
+                    const std::optional<Gpu>&, const std::string&, const std::string&, nb::object,
+                    std::optional<IslandSessions>>(),
+           "session"_a, "parameters"_a, "gpu"_a.none(), "options"_a, "optimizer"_a, "rule"_a.none(),
+           "islands"_a.none() = nb::none())
       .def("follow", &Engine::follow, "stream"_a)
       .def("arrived", &Engine::arrived, "parameter"_a)
       .def("gradient_ready", &Engine::gradient_ready, "parameter"_a, "address"_a, Free())

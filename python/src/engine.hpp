@@ -54,6 +54,9 @@ using StateTensor =
 /// in bytes. Types that the engine does not know are saved as bytes.
 using OtherTensor = std::tuple<std::string, std::string, std::uintptr_t, std::int64_t>;
 
+/// The sessions of a node and of all nodes.
+using IslandSessions = std::pair<std::shared_ptr<PySession>, std::shared_ptr<PySession>>;
+
 class Engine : private ParameterHost {
  public:
   /// Collective. `gpu`: where the parameters are; nothing: on the processor. `options` and
@@ -65,9 +68,12 @@ class Engine : private ParameterHost {
   /// 4. pairs (parameter, gradient) for the gradients that are not the rank's own.
   /// The engine calls the rule for one bucket after the other, or for all buckets of a step at once
   /// if the options have rule_sees_whole_step.
+  ///
+  /// `islands`: None, or the sessions of the ranks that have the other shards of this rank's
+  /// parameters, and of all ranks (Pipeline::Config::shards, everyone).
   Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
          const std::optional<Gpu>& gpu, const std::string& options, const std::string& optimizer,
-         nanobind::object rule);
+         nanobind::object rule, std::optional<IslandSessions> islands);
   ~Engine() override;
 
   /// On a GPU: sends the work of the next calls to this cudaStream_t, PyTorch's current stream.
@@ -202,6 +208,8 @@ class Engine : private ParameterHost {
                              std::shared_ptr<void> owner) const;
 
   std::shared_ptr<PySession> session_;
+  /// See the constructor.
+  std::optional<IslandSessions> islands_;
   /// The stream of PyTorch's work; null after close().
   std::unique_ptr<FrameworkStream> stream_;
   /// The communicator that reaches the model's memory. The session owns it.

@@ -85,6 +85,17 @@ TEST(GradientPolicy, ClipsToAnotherNormFromTheNextStepOn) {
   EXPECT_THROW(one.policy.set_clipping(ClipMode::kGlobal, 0.0), ConfigError);
 }
 
+TEST(GradientPolicy, ClipsByTheNormOfAllShards) {
+  // Squared norms of 9 and 16 are shards of a gradient whose norm is 5.
+  run_ranks(2, [](Communicator& communicator, const World& world) {
+    OneBucket one({.clip_mode = ClipMode::kGlobal, .clip_norm = 1.0});
+    one.policy.squares().as<double>()[0] = world.rank == 0 ? 9.0 : 16.0;
+    one.policy.add_norms_of(communicator);
+    one.policy.decide_step(nullptr);
+    EXPECT_DOUBLE_EQ(one.policy.decide(0, one.policy.squares())->factor, 1.0 / (5.0 + 1e-6));
+  });
+}
+
 TEST(GradientPolicy, DefersOnlyWhatCannotKeepTheOverlap) {
   EXPECT_FALSE(OneBucket({}).policy.defers());
   EXPECT_FALSE(OneBucket({.clip_mode = ClipMode::kPerBucket}).policy.defers());

@@ -1,0 +1,158 @@
+"""What all models have in common that are sharded inside a node."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+import torch
+
+from . import _core
+from .checks import share_tensors
+from .data_parallel import DecentralizedDataParallel
+from .distributed import Session
+from .islands import Islands, check_sharded_module, describe_sharded_module
+from .parameters import EngineParameters
+from .shards import Shard, ShardedParameters, reshard
+
+__all__ = ["ModelOfIslands", "names_places", "num_pieces"]
+
+_OF_WHOLE_MODELS = {"save()", "load()", "state_dict()", "load_state_dict()", "Checkpoints.save()"}
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+def names_places(call: _Call) -> _Call:
+    """Have the errors of a trainer's method say the node and the place of ranks."""
+
+    @functools.wraps(call)
+    def named(self: ModelOfIslands, *args: Any, **kwargs: Any) -> Any:
+        with self.islands.names_in_errors():
+            return call(self, *args, **kwargs)
+
+    return cast(_Call, named)
+
+
+class ModelOfIslands(DecentralizedDataParallel):
+    """A wrapper of a module whose parameters a node has in shards.
+
+    A subclass sets ``islands`` before its __init__() calls that of this class, whose session is the
+    one of this rank's place.
+    """
+
+    islands: Islands
+    _trained: ShardedParameters
+
+    def _take_module(self, session: Session, module: torch.nn.Module) -> EngineParameters:
+        shards = check_sharded_module(module, self.islands)
+        reshard(module)
+        whole = self.islands.whole
+        whole.agree("their models", describe_sharded_module(module, shards))
+        sharded = {id(s.parameter) for s in shards}
+        others = [p for p in module.parameters() if id(p) not in sharded]
+        share_tensors(session, [*(s.flat for s in shards), *others, *module.buffers()])
+        return ShardedParameters(module)
+
+    @property
+    def _session_of_buffers(self) -> Session:
+        # The ranks of a node have buffers of their own.
+        return self.islands.whole
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards that this rank has of the trained parameters."""
+        return self._trained.shards
+
+    @names_places
+    def pieces(self) -> list[tuple[str, str, list[int], Any]]:
+        """Return the pieces of the engine's state: name, type, shape, bytes. Collective."""
+        super()._begin_call("state_dict()")
+        self._adopt()
+        self._start_early()
+        return self._engine.state([])
+
+    @names_places
+    def load_pieces(
+        self, state: list[tuple[str, str, list[int], int]], python: Mapping[str, Any]
+    ) -> None:
+        """Go on from pieces of state (name, type, shape, address). Collective."""
+        super()._begin_call("load_state_dict()")
+        if self._engine.has_started:
+            self._engine.drain()
+        self._engine.load_state(state, [])
+        self._state.load_python(python)
+        self._has_loaded()
+
+    def _begin_call(self, call: str) -> None:
+        if call in _OF_WHOLE_MODELS:
+            raise _core.ConfigError(
+                f"{call} of a model whose parameters are shards, which no other number of ranks "
+                "could load, allowed: torch.distributed.checkpoint with gs.dcp_state()"
+            )
+        super()._begin_call(call)
+
+    def python_state(self) -> dict[str, Any]:
+        """Return what Python alone knows, but for the states of an optimizer that runs in it."""
+        own = self._state.of_python()
+        if self._optimizer.rule is None:
+            own.pop("optimizer")
+        return own
+
+    @contextlib.contextmanager
+    def steps_outside(self) -> Iterator[None]:
+        """Leave steps of the optimizer inside the scope to PyTorch, which makes its states so."""
+        with self._optimizer.with_own_step():
+            yield
+
+    @names_places
+    def _on_gradient(self, p: torch.Tensor) -> None:
+        super()._on_gradient(p)
+
+    @names_places
+    def _end_backward(self) -> None:
+        super()._end_backward()
+
+    @contextlib.contextmanager
+    def global_average(self, keep: bool = False, buffers: bool = True) -> Iterator[float]:
+        """Be the mean of all nodes' models inside the scope, with this node's distance."""
+        # Gathered values would outlive the change, and those of the mean the scope.
+        reshard(self.module)
+        places = len(self.islands.nodes[self.islands.node])
+        # Under tensor parallelism a node has some shards several times.
+        copies = [
+            (s, s.flat.clone(), places / num_pieces(s))
+            for s in self._trained.shards
+            if num_pieces(s) < places
+        ]
+        with (
+            self.islands.names_in_errors(),
+            super().global_average(keep, buffers) as distance,
+        ):
+            square = distance**2
+            for shard, own, num_copies in copies:
+                part = (own.double() - shard.flat.double()).square().sum().item()
+                square -= (1.0 - 1.0 / num_copies) * part
+            try:
+                yield self.islands.sum_of_node(max(square, 0.0)) ** 0.5
+            finally:
+                reshard(self.module)
+
+    @contextlib.contextmanager
+    def write_parameters(self) -> Iterator[None]:
+        """Write parameters inside the scope. Collective; the next step mixes nothing."""
+        reshard(self.module)
+        with super().write_parameters():
+            try:
+                yield
+            finally:
+                reshard(self.module)
+
+
+def num_pieces(shard: Shard) -> int:
+    """Return into how many shards a node has cut a parameter, also by tensor parallelism."""
+    p = shard.parameter
+    sizes = zip(p.device_mesh.shape, p.placements, strict=True)
+    return math.prod(size for size, placement in sizes if not placement.is_replicate())

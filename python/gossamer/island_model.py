@@ -11,14 +11,15 @@ from typing import Any, TypeVar, cast
 import torch
 
 from . import _core
-from .checks import share_tensors
+from .checks import describe_options, share_tensors
 from .data_parallel import DecentralizedDataParallel
 from .distributed import Session
 from .islands import Islands, check_sharded_module, describe_sharded_module
+from .own_topologies import world_of
 from .parameters import EngineParameters
 from .shards import Shard, ShardedParameters, reshard
 
-__all__ = ["ModelOfIslands", "names_places", "num_pieces"]
+__all__ = ["ModelOfIslands", "names_places", "num_pieces", "share_options_of_islands"]
 
 _OF_WHOLE_MODELS = {"save()", "load()", "state_dict()", "load_state_dict()", "Checkpoints.save()"}
 
@@ -149,6 +150,32 @@ class ModelOfIslands(DecentralizedDataParallel):
                 yield
             finally:
                 reshard(self.module)
+
+
+def share_options_of_islands(
+    islands: Islands, part: Session, options: Mapping[str, Any], others: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Compare the options of all ranks, and return those of this one. Collective.
+
+    Parameters
+    ----------
+    part
+        The session of this rank's place.
+    options
+        What the engine gets.
+    others
+        What is compared as well.
+
+    Raises
+    ------
+    ConfigError
+        For options that differ, with the node and the place of the rank.
+    """
+    described = describe_options({**options, **others}, world_of(part))[1]
+    islands.whole.agree("their options", described)
+    # The ranks of place 0 write the timeline's file.
+    alone = islands.place == 0
+    return {key: v for key, v in options.items() if alone or not key.startswith("timeline")}
 
 
 def num_pieces(shard: Shard) -> int:

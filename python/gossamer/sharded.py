@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _core
-from .checks import describe_options
 from .compat.trainer import Trainer
 from .distributed import Session, current_session, failure_of_thread
-from .island_model import ModelOfIslands, names_places
+from .island_model import ModelOfIslands, names_places, share_options_of_islands
 from .islands import Islands, check_options
-from .own_topologies import AnyTopology, world_of
+from .own_topologies import AnyTopology
 from .sharded_state import ShardedRunState
 from .shards import reshard
 
@@ -209,12 +208,9 @@ class ShardedGossip:
         name = algorithm if isinstance(algorithm, str) else algorithm.get("name")
         with islands.names_in_errors():
             part = islands.part()
-            compared = given | {"algorithm": algorithm, "codec": codec, "spread": spread}
+            compared: dict[str, Any] = {"algorithm": algorithm, "codec": codec, "spread": spread}
             compared |= {"topology": topology, "bucket_size_in_mb": bucket_size_in_mb}
-            whole.agree("their options", describe_options(compared, world_of(part))[1])
-            if islands.place > 0:
-                # The ranks of place 0 have the file.
-                given = {k: v for k, v in given.items() if not k.startswith("timeline")}
+            given = share_options_of_islands(islands, part, given, compared)
             if spread:
                 given["first_round"] = islands.place
             self._trainer = _ShardedTrainer(
@@ -229,7 +225,6 @@ class ShardedGossip:
                 options=given,
                 session=part,
             )
-        self._optimizer = optimizer
         # A loop that keeps the optimizer alone goes on to exchange.
         self._optimizer = optimizer
         vars(optimizer)[_TRAINER] = self._trainer

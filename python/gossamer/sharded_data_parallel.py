@@ -9,7 +9,7 @@ import torch
 
 from . import _core
 from .distributed import Session, current_session
-from .island_model import ModelOfIslands, num_pieces
+from .island_model import ModelOfIslands, num_pieces, share_options_of_islands
 from .islands import Islands, check_algorithm
 from .sharded_state import ShardedRunState
 
@@ -66,16 +66,22 @@ class ShardedDataParallel(ModelOfIslands):
         vars(self)["_node"] = whole.part(islands.node)
         vars(self)["_is_newer"] = False
         with islands.names_in_errors():
+            part = islands.part()
+            compared: dict[str, Any] = {"algorithm": algorithm, "topology": topology}
+            compared |= {
+                key: others[key] for key in ("codec", "bucket_size_in_mb") if key in others
+            }
+            given = share_options_of_islands(islands, part, options or {}, compared)
             super().__init__(
                 module,
                 optim_fn,
                 topology,
                 algorithm=algorithm,
-                options=options,
-                session=islands.part(),
+                options=given,
+                session=part,
                 **others,
             )
-            self._check_clipping(dict(options or {}))
+            self._check_clipping(given)
         module.register_forward_pre_hook(self._note_forward)
 
     def run_state(self, reshape: str) -> ShardedRunState:

@@ -150,6 +150,8 @@ void require_dtype(DType found, DType wanted);
 
 /// The codec's kernels. Throws ConfigError for a codec without kernels.
 CodecKernels kernels_of(const Codec& codec);
+/// Why a codec cannot work on GPUs, with the codecs that can; empty: it can.
+std::string why_not_on_gpu(const Codec& codec);
 
 /// Throws std::logic_error unless a part of an encoded block may begin at element `first`.
 void require_grain(std::int64_t first);

@@ -79,16 +79,7 @@ std::string why_not_on_gpu(const AlgorithmEntry& entry, const Codec* codec) {
     return concat("the algorithm ", entry.name, " works on processors only, because ",
                   entry.processors_only, "; on GPUs take gossip");
   }
-  if (codec == nullptr || codec->kernels() != CodecKernels::kNone) return "";
-  std::vector<std::string> names;
-  for (const CodecEntry& row : codec_table()) {
-    if (row.codec == nullptr || row.codec().kernels() != CodecKernels::kNone) {
-      names.emplace_back(row.name);
-    }
-  }
-  return concat("the codec ", codec->name(),
-                " has no kernels for GPUs, allowed: ", join(names, ", "),
-                "; or train on processors");
+  return codec == nullptr ? "" : gossamer::why_not_on_gpu(*codec);
 }
 
 /// What the algorithm's row says, and the topologies that its options choose.

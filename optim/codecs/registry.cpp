@@ -77,12 +77,16 @@ void require_dtype(DType found, DType wanted) {
 }
 
 CodecKernels kernels_of(const Codec& codec) {
-  const CodecKernels kernels = codec.kernels();
-  if (kernels != CodecKernels::kNone) return kernels;
-  std::vector<std::string> allowed;
-  for (const CodecEntry& entry : codec_table()) allowed.emplace_back(entry.name);
-  throw ConfigError(concat("the codec ", codec.name(),
-                           " works on processors only, allowed on GPUs: ", join(allowed, ", ")));
+  const std::string reason = why_not_on_gpu(codec);
+  if (!reason.empty()) throw ConfigError(reason);
+  return codec.kernels();
+}
+
+std::string why_not_on_gpu(const Codec& codec) {
+  if (codec.kernels() != CodecKernels::kNone) return "";
+  return concat("the codec ", codec.name(),
+                " has no kernels for GPUs, allowed: ", join(codec_names(), ", "),
+                "; or train on processors");
 }
 
 void require_grain(std::int64_t first) {

@@ -671,7 +671,7 @@ class DecentralizedDataParallel(EngineSteps):
         if any(base.__name__ == "FSDPModule" for base in cls.__mro__):
             raise ConfigError(
                 "fully_shard() shards a module that is in gossamer's DecentralizedDataParallel, "
-                "allowed: one of the two; gossamer trains parameters that lie whole on every rank"
+                "allowed: one of the two; gossamer.ShardedGossip trains sharded modules"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

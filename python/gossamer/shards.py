@@ -259,10 +259,10 @@ class ShardedParameters(EngineParameters):
         """
         for name, group in self._groups:
             if not group.is_sharded:
+                part = f"part {name}" if name else "the root part"
                 raise _core.ConfigError(
-                    f"part {name or 'that fully_shard() got as a whole'} is gathered while step() "
-                    "writes its shards, as after set_reshard_after_backward(False), allowed: "
-                    "reshard() before step()"
+                    f"{part} is gathered while step() writes its shards, as after "
+                    "set_reshard_after_backward(False), allowed: reshard() before step()"
                 )
 
     def replaced(self) -> list[tuple[str, torch.nn.Parameter]]:

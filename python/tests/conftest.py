@@ -88,7 +88,8 @@ def alone(work: Callable[[], Any]) -> Any:
     return gs.run_threads(1, work)[0]
 
 
-# What the programs of several processes do when they have met; `fault` befalls rank 1.
+# What the programs of several processes do when they have met; `fault` befalls rank 1. The second
+# imports no PyTorch, which takes a process seconds.
 TRAINING = """
 torch.manual_seed(rank)
 model = torch.nn.Linear(8, 3)
@@ -97,6 +98,13 @@ for step in range(50):
     if rank == 1 and step == 20:
         {fault}
     wrapper(torch.ones(4, 8)).square().mean().backward()
+"""
+SUMS = """
+session = gs.current_session()
+for step in range(50):
+    if rank == 1 and step == 20:
+        {fault}
+    total = session.sum([rank + step])
 """
 
 MPIRUN = shutil.which("mpirun")

@@ -8,10 +8,9 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
-from conftest import TRAINING, needs_mpi, run_python
+from conftest import SUMS, TRAINING, needs_mpi, run_python
 
 CHILDREN = """
 import os, signal, sys, time
@@ -117,6 +116,12 @@ def test_processes_that_have_not_met_are_refused():
     assert done.returncode != 0
 
 
+SUMMING = f"""
+import os, signal, sys
+import gossamer as gs
+rank, size = gs.initialize_dist(timeout_s=60)
+{SUMS}
+"""
 PROGRAM = f"""
 import os, signal, sys
 import torch, gossamer as gs
@@ -135,17 +140,16 @@ def run_processes(tmp_path, fault, program=PROGRAM):
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("fault", "code", "text"),
+    ("program", "fault", "code", "text"),
     [
-        ("pass", 0, "rank 0 of 2: "),
-        ("raise ValueError('a bad batch')", 1, "that rank has failed: ValueError: a bad batch"),
-        ("sys.exit(0)", 74, "with rank 1: that rank has left the run"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", None, "signal 9"),
-        ("raise gs.ConfigError('no')", 2, "that rank has failed: gossamer._core.ConfigError: no"),
+        (PROGRAM, "raise ValueError('a bad batch')", 1, "has failed: ValueError: a bad batch"),
+        (PROGRAM, "sys.exit(0)", 74, "with rank 1: that rank has left the run"),
+        (SUMMING, "os.kill(os.getpid(), signal.SIGKILL)", None, "signal 9"),
+        (SUMMING, "raise gs.ConfigError('no')", 2, "has failed: gossamer._core.ConfigError: no"),
     ],
 )
-def test_processes_end_together(tmp_path, fault, code, text):
-    done = run_processes(tmp_path, fault)
+def test_processes_end_together(tmp_path, program, fault, code, text):
+    done = run_processes(tmp_path, fault, program)
     assert text in done.stdout + done.stderr, done.stderr
     assert "atexit" not in done.stderr
     if code is None:
@@ -156,8 +160,8 @@ def test_processes_end_together(tmp_path, fault, code, text):
 
 @needs_mpi
 def test_ctrl_c_ends_a_wait(tmp_path):
-    # Rank 1 sleeps, and rank 0, which waits for it, gets the signal.
-    fault = "import time; time.sleep(50)"
+    # Rank 1 sleeps for longer than the test may take. Rank 0 waits for it, and gets the signal.
+    fault = "import time; time.sleep(600)"
     interrupt = textwrap.dedent(
         """
         import threading
@@ -165,11 +169,9 @@ def test_ctrl_c_ends_a_wait(tmp_path):
             threading.Timer(3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         for step in range(50):"""
     ).strip()
-    begin = time.monotonic()
     done = run_processes(tmp_path, fault, PROGRAM.replace("for step in range(50):", interrupt))
     assert done.returncode == 130, done.stderr
     assert "KeyboardInterrupt" in done.stderr
-    assert time.monotonic() - begin < 40
 
 
 @needs_mpi
@@ -191,5 +193,6 @@ def test_forked_workers_load_data_and_cannot_train(tmp_path):
     )
     done = run_processes(tmp_path, textwrap.indent(fault, 8 * " ").strip())
     assert done.returncode == 0, done.stderr
+    assert "atexit" not in done.stderr
     assert "backward() in a process that was forked" in done.stdout
     assert "rank 0 of 2: " in done.stdout

@@ -13,37 +13,53 @@ import socket
 import stat
 import subprocess
 import sys
+import textwrap
 import time
 
 import pytest
 import torch.distributed as dist
-from conftest import TRAINING, run_python
+from conftest import SUMS, TRAINING, run_python
 
 import gossamer as gs
 
 PROGRAM = f"""
-import datetime, os, signal, sys
-import torch, gossamer as gs
-import torch.distributed as dist
+import os, signal, sys
+import gossamer as gs
 {{before}}
 rank, size = gs.initialize_dist(timeout_s={{timeout_s}}, {{arguments}})
-{TRAINING}
-place = f"rank {{{{rank}}}} of {{{{size}}}} on {{{{gs.current_session().node_size}}}}"
-with wrapper.global_average() as distance:
-    print(f"{{{{place}}}}: {{{{distance:.3g}}}}")
+{SUMS}
+print(f"rank {{{{rank}}}} of {{{{size}}}} on {{{{session.node_size}}}}: {{{{total}}}}")
 """
-# A store as gossamer.rendezvous.Store describes it, over one of PyTorch.
+# A store as gossamer.rendezvous.Store describes it: a file, which one rank at a time has locked.
 OWN_STORE = """
+import fcntl, pickle, time
 class Own:
     def __init__(self, path):
-        self.inner = dist.FileStore(path, -1)
+        self.path = path
+    def change(self, work):
+        with open(self.path, "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            values = pickle.loads(file.read() or pickle.dumps({}))
+            found = work(values)
+            file.truncate(0)
+            file.write(pickle.dumps(values))
+            return found
     def set(self, key, value):
-        self.inner.set(key, value)
+        self.change(lambda values: values.update({key: value}))
     def get(self, key, limit_s):
-        self.inner.wait([key], datetime.timedelta(seconds=limit_s))
-        return self.inner.get(key)
+        end = time.monotonic() + limit_s
+        while not (value := self.change(lambda values: values.get(key))):
+            if time.monotonic() > end:
+                raise TimeoutError(key)
+            time.sleep(0.01)
+        return value
     def compare_and_set(self, key, expected, desired):
-        return self.inner.compare_set(key, expected, desired)
+        def work(values):
+            if values.get(key, b"") == expected:
+                values[key] = desired
+            return values.get(key, b"")
+        return self.change(work)
 """
 SECRET = "a secret for these tests"
 
@@ -133,16 +149,13 @@ def outcomes(processes):
     return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
 
 
-def expect_trained(processes):
+def expect_sums(processes):
     ends = outcomes(processes)
     assert [code for code, _, _ in ends] == [0] * len(ends), ends
     lines = sorted("".join(output for _, output, _ in ends).splitlines())
     size = len(processes)
-    for rank, line in enumerate(lines):
-        assert line.startswith(f"rank {rank} of {size} on {size}: "), lines
-    # The ranks have met and agree what the distance is.
-    assert len({line.split()[-1] for line in lines}) == 1, lines
-    assert len(lines) == size
+    total = 49.0 * size + size * (size - 1) / 2
+    assert lines == [f"rank {rank} of {size} on {size}: [{total}]" for rank in range(size)]
 
 
 def run_torchrun(tmp_path, fault, *arguments):
@@ -163,8 +176,8 @@ def test_torchrun_starts_ranks_without_a_secret(tmp_path, place, kind):
     }
     done = run_torchrun(tmp_path, "pass", *arguments[kind])
     assert done.returncode == 0, done.stderr
-    assert "rank 0 of 2 on 2: " in done.stdout
-    assert "rank 1 of 2 on 2: " in done.stdout
+    assert "rank 0 of 2 on 2: [99.0]" in done.stdout
+    assert "rank 1 of 2 on 2: [99.0]" in done.stdout
 
 
 def test_torchrun_ends_when_a_rank_fails(tmp_path):
@@ -175,59 +188,77 @@ def test_torchrun_ends_when_a_rank_fails(tmp_path):
 
 def test_ranks_meet_at_an_address(place):
     arguments = f"rendezvous={place!r}, world_size=3"
-    expect_trained([start(arguments) for _ in range(3)])
+    expect_sums([start(arguments) for _ in range(3)])
 
 
 def test_ranks_meet_where_the_environment_says(place):
     variables = {"GOSSAMER_RENDEZVOUS": place, "GOSSAMER_WORLD_SIZE": "2"}
-    expect_trained(
-        [start("", variables=variables | {"GOSSAMER_RANK": str(rank)}) for rank in (1, 0)]
-    )
+    expect_sums([start("", variables=variables | {"GOSSAMER_RANK": str(rank)}) for rank in (1, 0)])
 
 
 def test_ranks_meet_in_a_folder_with_a_secret(tmp_path):
     folder = tmp_path / "meet"
     folder.mkdir()
     arguments = f"rendezvous='file:{folder}', world_size=2, secret={SECRET!r}, shared_memory=False"
-    expect_trained([start(arguments) for _ in range(2)])
+    expect_sums([start(arguments) for _ in range(2)])
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_ranks_share_memory_unless_the_session_shall_not(tmp_path, shared):
-    arguments = f"rendezvous='file:{tmp_path}', world_size=2, secret={SECRET!r}"
+SHARING = f"""
+import os, torch, gossamer as gs
+{OWN_STORE}
+settings = dict(
+    store=Own(os.environ["STORE"]), world_size=2, rank=int(os.environ["MY_RANK"]), timeout_s=60
+)
+for shared in (True, False):
+    rank, size = gs.initialize_dist(**settings, secret={SECRET!r}, shared_memory=shared)
+    {{training}}
+    gs.finalize_dist()
+"""
+
+
+def test_ranks_share_memory_unless_the_session_shall_not(tmp_path):
     # Rank 1 prints how many areas of shared memory it has while it trains.
     count = "print('areas:', sum('memfd:gossamer' in line for line in open('/proc/self/maps')))"
-    processes = [start(f"{arguments}, shared_memory={shared}", fault=count) for _ in range(2)]
+    training = textwrap.indent(TRAINING.format(fault=count), 4 * " ").strip()
+    program = SHARING.replace("{training}", training)
+    processes = [
+        start_text(program, {"MY_RANK": str(rank), "STORE": str(tmp_path / "store")})
+        for rank in range(2)
+    ]
     ends = outcomes(processes)
     assert [code for code, _, _ in ends] == [0, 0], ends
-    (areas,) = re.findall(r"areas: (\d+)", "".join(output for _, output, _ in ends))
-    assert (int(areas) > 0) == shared
+    shared, not_shared = re.findall(r"areas: (\d+)", "".join(output for _, output, _ in ends))
+    assert int(shared) > 0
+    assert int(not_shared) == 0
 
 
 def test_ranks_meet_in_etcd(etcd):
     arguments = f"rendezvous={etcd!r}, world_size=2, secret={SECRET!r}"
     # The second time shows that the keys of the first are gone.
     for _ in range(2):
-        expect_trained([start(arguments) for _ in range(2)])
+        expect_sums([start(arguments) for _ in range(2)])
 
 
-@pytest.mark.parametrize(
-    ("before", "store"),
-    [("", "dist.FileStore({!r}, -1)"), (OWN_STORE, "Own({!r})")],
-    ids=["of-pytorch", "of-ones-own"],
-)
-def test_ranks_meet_in_a_store(tmp_path, before, store):
-    store = store.format(str(tmp_path / "store"))
-    processes = [
+def start_in_store(store, before, **settings):
+    return [
         start(
             f"store={store}, world_size=2, rank=int(os.environ['MY_RANK']), secret={SECRET!r}",
             before=before,
             variables={"MY_RANK": str(rank)},
+            **settings,
         )
         for rank in range(2)
     ]
-    expect_trained(processes)
+
+
+def test_ranks_meet_in_a_store_of_pytorch(tmp_path):
+    store = f"dist.FileStore({str(tmp_path / 'store')!r}, -1)"
+    expect_sums(start_in_store(store, "import torch.distributed as dist"))
+
+
+def test_ranks_meet_in_a_store_of_ones_own(tmp_path):
+    expect_sums(start_in_store(f"Own({str(tmp_path / 'store')!r})", OWN_STORE))
 
 
 @pytest.mark.parametrize(
@@ -239,9 +270,8 @@ def test_ranks_meet_in_a_store(tmp_path, before, store):
         ("raise gs.ConfigError('no')", {2}, "that rank has failed: gossamer._core.ConfigError: no"),
     ],
 )
-def test_ranks_end_together(place, fault, codes, text):
-    arguments = f"rendezvous={place!r}, world_size=2"
-    ends = outcomes([start(arguments, fault=fault) for _ in range(2)])
+def test_ranks_end_together(tmp_path, fault, codes, text):
+    ends = outcomes(start_in_store(f"Own({str(tmp_path / 'store')!r})", OWN_STORE, fault=fault))
     assert {code for code, _, _ in ends} == codes, ends
     assert text in "".join(errors for _, _, errors in ends)
 
@@ -324,7 +354,7 @@ def expect_end_by_ctrl_c(process):
 def test_ctrl_c_ends_the_wait_for_others(place, rank):
     arguments = f"rendezvous={place!r}, world_size=2, rank={rank}"
     # The second connects, because somebody else has the place, who does not answer.
-    before = "print('begun', flush=True)"
+    before = "import torch.distributed; print('begun', flush=True)"
     with socket.socket() as deaf:
         if rank == 1:
             deaf.bind(("127.0.0.2", int(place.split(":")[1])))

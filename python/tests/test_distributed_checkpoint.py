@@ -42,20 +42,22 @@ from conftest import digest, flat, rank
 from gossamer.integrations.meeting import begin_process_group
 from test_checkpoints import make, train
 
-folder, does = sys.argv[1:]
+folder, *work = sys.argv[1:]
 gs.initialize_dist()
 torch.set_num_threads(1)
 begin_process_group()
-model = make("rmsprop")
-state = {"run": gs.dcp_state(model, reshape="average" if does == "begins" else "same")}
-if does != "saves":
-    dcp.load(state, checkpoint_id=folder)
-    print("at", model.num_steps, rank(), digest(flat(model).tolist()))
-if does == "saves":
-    train(model, 5)
-    dcp.save(state, checkpoint_id=folder)
-train(model, 8)
-print("end", rank(), digest(flat(model).tolist()))
+for does in work:
+    model = make("rmsprop")
+    state = {"run": gs.dcp_state(model, reshape="average" if does == "begins" else "same")}
+    if does == "saves":
+        train(model, 5)
+        dcp.save(state, checkpoint_id=folder)
+    else:
+        dcp.load(state, checkpoint_id=folder)
+    at = model.num_steps, digest(flat(model).tolist())
+    train(model, 8)
+    print(does, rank(), *at, digest(flat(model).tolist()))
+    model.finish()
 """
 
 
@@ -63,23 +65,25 @@ def test_ranks_save_their_own_state_and_one_mean_model(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
 
-    def run(num_ranks, does):
+    def run(num_ranks, *work):
         command = [sys.executable, "-m", "gossamer.launch", "-n", str(num_ranks), str(script)]
         done = subprocess.run(
-            [*command, str(tmp_path / "saved"), does],
+            [*command, str(tmp_path / "saved"), *work],
             capture_output=True,
             text=True,
             env=environment(),
             check=True,
         )
-        return sorted(s for s in done.stdout.splitlines() if s.startswith(("at", "end")))
+        lines = [s.split() for s in done.stdout.splitlines() if s.startswith(work)]
+        return [sorted(line[1:] for line in lines if line[0] == does) for does in work]
 
-    whole = run(2, "saves")
-    assert len(set(whole)) == 2
-    assert run(2, "loads")[2:] == whole
+    saved, loaded = run(2, "saves", "loads")
+    assert [end[:2] for end in saved] == [["0", "5"], ["1", "5"]]
+    assert saved[0][3] != saved[1][3]
+    assert loaded == saved
     # PyTorch alone, in one process.
     net = make_mlp()
     dcp.load({"run": {"model": net.state_dict()}}, checkpoint_id=tmp_path / "saved", no_dist=True)
     assert loss_of(net, 0, 0) < loss_of(make_mlp(), 0, 0)
-    begin = run(3, "begins")[:3]
-    assert begin == [f"at 0 {r} {digest(flat(net).tolist())}" for r in range(3)]
+    (begin,) = run(3, "begins")
+    assert [at[:3] for at in begin] == [[str(r), "0", digest(flat(net).tolist())] for r in range(3)]

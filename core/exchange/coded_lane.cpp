@@ -14,14 +14,14 @@ class CodedLane : public PlainLane {
  public:
   CodedLane(const LaneSetup& setup, Peers& peers, const LaneSpec& spec,
             std::shared_ptr<const NextGrid> grid)
-      : PlainLane(setup, peers, spec),
+      : PlainLane(setup, peers, spec, /*encodes=*/!setup.codec->needs_grid()),
         next_(std::move(grid)),
         encoded_{.codec = *setup.codec->mixing()},
         // The worker mixes the sums of nodes, and knows no grid.
         coded_nodes_(messages(), setup.codec->needs_grid() ? nullptr : &encoded_) {
     if (setup.stream.on_host()) return;
     // Now, as RoundMessages does it for plain blocks.
-    const RoundNeeds needs = peers.most_needs();
+    const RoundNeeds needs = peers.most_needs().single;
     encoded_.reserve(setup.stream, spec.numel, static_cast<std::size_t>(needs.inboxes));
     reserved_ = setup.communicator.reserve(encoded_.codec.encoded_bytes(spec.numel), DType::kUInt8,
                                            needs.carried);

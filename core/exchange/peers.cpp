@@ -25,6 +25,21 @@ std::vector<int> world_ranks_of(const std::vector<int>& places, int node_size) {
   return ranks;
 }
 
+/// What a round needs for sums, and for blocks of single ranks or nodes.
+std::pair<RoundNeeds, RoundNeeds> needs_of(const RankRound& round) {
+  RoundNeeds sums;
+  RoundNeeds single;
+  // The sum inside the node, and the broadcast of the result.
+  if (round.node_size > 1) sums = {.inboxes = 1, .carried = 3};
+  if (round.kind == RankRound::Kind::kGroup) {
+    sums = sums + RoundNeeds{.inboxes = 1, .carried = 2};
+  } else if (round.kind != RankRound::Kind::kIdle) {
+    const std::int64_t num_heard = std::ssize(round.take);
+    single = {.inboxes = num_heard, .carried = 1 + num_heard};
+  }
+  return {sums, single};
+}
+
 }  // namespace
 
 bool SubCommunicators::is_world(const std::vector<int>& ranks) const {
@@ -67,6 +82,11 @@ Communicator& SubCommunicators::node_sum(int node_size) const { return node(kNod
 
 Communicator& SubCommunicators::node_result(int node_size) const {
   return node(kNodeResults, node_size);
+}
+
+void RoundNeeds::raise_to(const RoundNeeds& other) {
+  inboxes = std::max(inboxes, other.inboxes);
+  carried = std::max(carried, other.carried);
 }
 
 std::vector<std::vector<int>> ranks_of_nodes(int world_size, int node_size) {
@@ -147,23 +167,22 @@ void Peers::advance_weights_to(std::int64_t k) {
   }
 }
 
-RoundNeeds Peers::most_needs() {
+const MostNeeds& Peers::most_needs() {
   if (most_needs_) return *most_needs_;
-  RoundNeeds most;
+  MostNeeds most;
+  const auto add = [&most](const RankRound& round) {
+    const auto [sums, single] = needs_of(round);
+    most.sums.raise_to(sums);
+    most.single.raise_to(single);
+    most.all.raise_to(sums + single);
+  };
+  if (topology_ == nullptr) add(rounds_.front());
   const std::int64_t period = topology_ == nullptr ? 0 : topology_->period().value_or(1);
   for (std::int64_t k = 0; k < period; ++k) {
-    const RankRound mine = rank_round(exchanged(topology_->round(k)), parts_.world().rank());
-    const auto num_heard =
-        mine.kind == RankRound::Kind::kGroup ? std::int64_t{1} : std::ssize(mine.take);
-    // In two levels: the sum inside the node, the exchange, and the broadcast of the result.
-    const RoundNeeds needs = mine.node_size > 1
-                                 ? RoundNeeds{.inboxes = 1 + num_heard, .carried = 4 + num_heard}
-                                 : RoundNeeds{.inboxes = num_heard, .carried = 1 + num_heard};
-    most.inboxes = std::max(most.inboxes, needs.inboxes);
-    most.carried = std::max(most.carried, needs.carried);
+    add(rank_round(exchanged(topology_->round(k)), parts_.world().rank()));
   }
   most_needs_ = most;
-  return most;
+  return *most_needs_;
 }
 
 Round Peers::exchanged(Round round) const {

@@ -37,9 +37,24 @@ struct MostMembers {
 
 /// The numbers of blocks that a round needs at the same time.
 struct RoundNeeds {
-  std::int64_t inboxes = 1;
+  std::int64_t inboxes = 0;
   /// Sent or received by operations.
-  std::int64_t carried = 2;
+  std::int64_t carried = 0;
+
+  [[nodiscard]] RoundNeeds operator+(const RoundNeeds& other) const {
+    return {inboxes + other.inboxes, carried + other.carried};
+  }
+  void raise_to(const RoundNeeds& other);
+};
+
+/// The most that any round needs.
+struct MostNeeds {
+  /// For the sums and results inside groups and nodes, which no codec encodes.
+  RoundNeeds sums = {};
+  /// For the blocks that go to single ranks or nodes.
+  RoundNeeds single = {};
+  /// For both.
+  RoundNeeds all = {};
 };
 
 class SubCommunicators {
@@ -83,7 +98,7 @@ class Peers {
   /// std::logic_error.
   const RankRound& round(std::int64_t k);
   /// The most that a round of the first period needs; without a period, the first round.
-  [[nodiscard]] RoundNeeds most_needs();
+  [[nodiscard]] const MostNeeds& most_needs();
   /// This rank's push-sum weight before the round that round() was last asked for; 1 before the
   /// first, and in topologies that are not directed.
   [[nodiscard]] double weight() const { return weight_; }
@@ -116,7 +131,7 @@ class Peers {
   /// This rank's weight by resume(), until the next round().
   std::optional<double> resumed_weight_;
   /// Null: not known yet.
-  std::optional<RoundNeeds> most_needs_;
+  std::optional<MostNeeds> most_needs_;
   double weight_ = 1.0;
 };
 

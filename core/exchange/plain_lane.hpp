@@ -19,9 +19,9 @@ namespace gossamer {
 class PlainLane : public Lane {
  public:
   /// `peers` knows the ranks of every round. `setup` and all that it refers to must outlive the
-  /// lane, and so must `peers`.
-  PlainLane(const LaneSetup& setup, Peers& peers, const LaneSpec& spec)
-      : messages_(setup, peers, spec), nodes_(messages_) {}
+  /// lane, and so must `peers`. `encodes`: as in RoundMessages.
+  PlainLane(const LaneSetup& setup, Peers& peers, const LaneSpec& spec, bool encodes = false)
+      : messages_(setup, peers, spec, encodes), nodes_(messages_) {}
 
   void start(std::int64_t k, const Buffer& send) override;
   void wait() override { finish({}); }

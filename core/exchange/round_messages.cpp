@@ -23,11 +23,12 @@ Request whole(std::vector<PartUnderWay> parts) {
   return all_of(std::move(requests));
 }
 
-RoundMessages::RoundMessages(const LaneSetup& setup, Peers& peers, const LaneSpec& spec)
+RoundMessages::RoundMessages(const LaneSetup& setup, Peers& peers, const LaneSpec& spec,
+                             bool encodes)
     : setup_(setup), peers_(peers), spec_(spec) {
   if (setup.stream.on_host()) return;
   // Now, because later an allocator may have to free memory on a GPU, which waits for the device.
-  const RoundNeeds needs = peers.most_needs();
+  const RoundNeeds needs = encodes ? peers.most_needs().sums : peers.most_needs().all;
   reserve(static_cast<std::size_t>(needs.inboxes));
   reserved_ = setup.communicator.reserve(spec.numel, spec.dtype, needs.carried);
 }

@@ -35,8 +35,10 @@ struct Arriving {
 
 class RoundMessages {
  public:
-  /// `setup` and `peers` must outlive this object, as must all that they refer to.
-  RoundMessages(const LaneSetup& setup, Peers& peers, const LaneSpec& spec);
+  /// `setup` and `peers` must outlive this object, as must all that they refer to. `encodes`: the
+  /// blocks that go to single ranks are encoded in every round, so that only sums need memory on a
+  /// GPU from the beginning.
+  RoundMessages(const LaneSetup& setup, Peers& peers, const LaneSpec& spec, bool encodes = false);
 
   [[nodiscard]] const LaneSetup& setup() const { return setup_; }
   [[nodiscard]] Peers& peers() const { return peers_; }

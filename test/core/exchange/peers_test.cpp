@@ -158,6 +158,34 @@ TEST(Peers, BuildsGroupsThatAppearLater) {
   });
 }
 
+TEST(Peers, CountsBlocksOfSumsAndOfSingleRanks) {
+  const auto needs_on = [](const char* name, int size, int node_size) {
+    MostNeeds needs;
+    const auto topology = make_topology(name, {.size = size, .node_size = node_size});
+    run_ranks(size, [&](Communicator& communicator, const World& world) {
+      SubCommunicators parts(communicator);
+      Peers peers(parts, *topology, {.ranks = 3});
+      if (world.rank == 0) needs = peers.most_needs();
+    });
+    return needs;
+  };
+  const auto expect = [](const RoundNeeds& found, std::int64_t inboxes, std::int64_t carried) {
+    EXPECT_EQ(found.inboxes, inboxes);
+    EXPECT_EQ(found.carried, carried);
+  };
+  const MostNeeds pairs = needs_on("one-peer-exp", 4, 4);
+  expect(pairs.sums, 0, 0);
+  expect(pairs.single, 1, 2);
+  expect(pairs.all, 1, 2);
+  const MostNeeds group = needs_on("complete", 4, 4);
+  expect(group.sums, 1, 2);
+  expect(group.single, 0, 0);
+  const MostNeeds nodes = needs_on("hierarchical", 4, 2);
+  expect(nodes.sums, 1, 3);
+  expect(nodes.single, 1, 2);
+  expect(nodes.all, 2, 5);
+}
+
 TEST(Peers, FollowsRandomRounds) {
   for (const int n : {1, 2, 5, 8}) {
     const RandomGroups topology(n, 3);

@@ -6,6 +6,7 @@ The sizes of the model are odd, so that shards are uneven, and some are empty.
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -94,6 +95,7 @@ def mixed(
         yield result
 
 
+@functools.cache
 def replicas(
     nodes: int,
     places: int,

@@ -65,6 +65,11 @@ def cases_of_equality(rank: Rank) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "adamw in float32", lambda: worst(rank, dtype=F32)
 
 
+def cases_of_eight(rank: Rank) -> Iterator[tuple[str, Callable[[], Any]]]:
+    yield "float64", lambda: worst(rank)
+    yield "float32", lambda: worst(rank, sgd, dtype=F32)
+
+
 def cases_of_modules(rank: Rank) -> Iterator[tuple[str, Callable[[], Any]]]:
     def offload() -> dict[str, Any]:
         return {"offload_policy": CPUOffloadPolicy(pin_memory=False)}
@@ -79,6 +84,7 @@ def cases_of_modules(rank: Rank) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "three micro-batches", lambda: worst(rank, micros=3)
     yield "bfloat16", lambda: worst(rank, dtype=F32, low=torch.bfloat16, fsdp=low)
     yield "offload", lambda: worst(rank, fsdp=offload())
+    yield "kept gathered", lambda: worst(rank, fsdp={"reshard_after_forward": False})
     yield "shards of columns", lambda: worst(rank, fsdp={"shard_placement_fn": by_columns})
     yield "tensor parallelism", lambda: of_tensor_parallelism(rank)
 
@@ -477,9 +483,9 @@ def main() -> None:
         ]
     else:
         groups = [
-            (Rank(4, 2), cases_of_equality, False),
+            (Rank(4, 2), cases_of_eight, False),
             (Rank(4, 2), cases_of_spread, False),
-            (Rank(2, 4), cases_of_equality, False),
+            (Rank(2, 4), cases_of_eight, False),
         ]
     for rank, make_cases, refused in groups:
         for name, case in make_cases(rank):

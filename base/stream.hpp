@@ -5,8 +5,8 @@
 //
 // There are three kinds:
 //   InlineStream   does work before the call returns. Processors train with it.
-//   ThreadStream   a thread of this process does the work later: it encodes what GPUs average. In
-//                  tests it stands for a GPU, so that the thread sanitizer finds missing waits.
+//   ThreadStream   a thread of this process does the work later. In tests it stands for a GPU, so
+//                  that the thread sanitizer finds missing waits.
 //   CudaStream     a CUDA stream (base/cuda_stream.hpp).
 //
 // Order between streams, and between a stream and a host thread, comes from events alone. A thread

@@ -249,6 +249,11 @@ class ShardedGossip:
         """The steps that this rank has made."""
         return self._trainer.num_steps
 
+    @property
+    def is_average(self) -> bool:
+        """Whether the model is the mean, inside global_average()."""
+        return self._trainer.is_average
+
     def finish_step(self) -> None:
         """Take part in a step of the other nodes without a batch. All ranks of the node call it.
 

@@ -11,6 +11,7 @@ import torch
 from .._core import ConfigError
 from ..compat.ddp import DistributedDataParallel
 from ..distributed import current_session
+from ..sharded import ShardedGossip
 
 __all__ = ["mean_of", "refuse_asynchronous", "refuse_survival"]
 
@@ -59,16 +60,18 @@ def refuse_survival(library: str, what: str) -> None:
         )
 
 
-def mean_of(model: torch.nn.Module, keep: bool = False) -> contextlib.AbstractContextManager[Any]:
-    """Have a wrapper be the mean inside the scope. Does nothing for a bare model, or a second time.
+def mean_of(
+    model: torch.nn.Module | ShardedGossip | None, keep: bool = False
+) -> contextlib.AbstractContextManager[Any]:
+    """Have a model be the mean inside the scope. Does nothing for a bare model, or a second time.
 
     Parameters
     ----------
     model
-        A DistributedDataParallel, or a module that is not trained.
+        A DistributedDataParallel, a ShardedGossip, or what is not trained.
     keep
         True: the mean stays the rank's model.
     """
-    if not isinstance(model, DistributedDataParallel) or model.is_average:
+    if not isinstance(model, DistributedDataParallel | ShardedGossip) or model.is_average:
         return contextlib.nullcontext()
     return model.global_average(keep=keep)

@@ -286,9 +286,15 @@ class ShardedGossip:
         """
         return self._trainer.global_average(keep, buffers)
 
-    def write_parameters(self) -> contextlib.AbstractContextManager[None]:
-        """Write parameters inside the scope. Collective; the next step mixes nothing."""
-        return self._trainer.write_parameters()
+    @contextlib.contextmanager
+    def write_parameters(self) -> Iterator[None]:
+        """Write parameters inside the scope. Collective; the next step mixes nothing.
+
+        A step of the optimizer inside the scope is PyTorch's own, as set_optimizer_state_dict()
+        makes one before it loads.
+        """
+        with self._trainer.write_parameters(), self._trainer.steps_outside():
+            yield
 
     def run_state(self, reshape: str) -> ShardedRunState:
         """Return what dcp_state() returns."""

@@ -6,8 +6,11 @@ on processors, so that this program tells accelerate to go on. Each case returns
 
 from __future__ import annotations
 
+import copy
+import importlib
 import json
 import os
+import pathlib
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,6 +24,7 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate import state as accelerate_state
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.utils import DistributedType
+from conftest import PROJECT
 from islands import Block, make
 from torch.distributed.fsdp import fully_shard
 
@@ -30,8 +34,16 @@ from gossamer.integrations.sharded_lightning import ShardedGossamerStrategy
 from gossamer.integrations.sharded_transformers import ShardedGossamerTrainer
 
 FOLDER = sys.argv[1]
+TEXT = pathlib.Path(FOLDER, "text.txt")
 NODES, PLACES = 2, 2
 TEXTS = (torch.arange(16)[:, None] + torch.arange(6)) % 11
+
+
+EXAMPLES = {
+    "accelerate": ["--shards", "2", "--batch", "8"],
+    "transformers": ["--shards", "2", "--out", f"{FOLDER}/example", "--steps", "8"],
+    "lightning": ["--nodes", "2", "--out", f"{FOLDER}/example"],
+}
 
 
 def shard_on_processors() -> None:
@@ -148,7 +160,7 @@ class Watch(transformers.TrainerCallback):
 def of_transformers() -> Any:
     transformers.set_seed(1)
     config = transformers.GPT2Config(
-        vocab_size=12, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        vocab_size=11, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
     )
     arguments = transformers.TrainingArguments(
         FOLDER,
@@ -167,25 +179,35 @@ def of_transformers() -> Any:
         report_to=[],
         disable_tqdm=True,
     )
+    again = copy.deepcopy(arguments)
+    again.max_steps = 6
     data = [{"input_ids": text, "labels": text} for text in TEXTS]
     watch = Watch()
-    trainer = Trainer(
-        transformers.GPT2LMHeadModel(config),
-        arguments,
-        train_dataset=data,
-        eval_dataset=data,
-        callbacks=[watch],
-        gossamer={"topology": "one-peer-exp", "codec": "bf16"},
-    )
+
+    def make_trainer(arguments: Any, watch: Watch) -> Trainer:
+        return Trainer(
+            transformers.GPT2LMHeadModel(config),
+            arguments,
+            train_dataset=data,
+            eval_dataset=data,
+            callbacks=[watch],
+            gossamer={"topology": "one-peer-exp", "codec": "bf16"},
+        )
+
+    trainer = make_trainer(arguments, watch)
     trainer.train()
     end = norm_of(trainer.model)
     trainer.save_model()
     dist.barrier()
     saved = transformers.GPT2LMHeadModel.from_pretrained(FOLDER)
     best = transformers.GPT2LMHeadModel.from_pretrained(trainer.state.best_model_checkpoint)
+    evaluated = list(trainer.evaluated)
+    more = Watch()
+    make_trainer(again, more).train(resume_from_checkpoint=True)
     return {
         "own": of_ranks(watch.own[2]),
-        "evaluated": of_ranks(trainer.evaluated),
+        "again": len(more.own),
+        "evaluated": of_ranks(evaluated),
         "end": of_ranks(end),
         "saved": [norm_of(saved), norm_of(best)],
         "steps": [trainer.state.global_step, len(watch.own)],
@@ -219,12 +241,12 @@ class Module(lightning.LightningModule):
         return torch.optim.AdamW(self.net.parameters(), lr=0.01)
 
 
-def trainer_of(nodes: int) -> lightning.Trainer:
+def trainer_of(nodes: int, epochs: int = 2) -> lightning.Trainer:
     return lightning.Trainer(
         accelerator="cpu",
         devices=NODES * PLACES,
         strategy=ShardedGossamerStrategy(nodes, topology="one-peer-exp"),
-        max_epochs=2,
+        max_epochs=epochs,
         default_root_dir=FOLDER,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -240,12 +262,16 @@ def of_lightning() -> Any:
     loader = torch.utils.data.DataLoader(TEXTS, batch_size=1)
     trainer.fit(module, loader, loader)
     saved = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=False)
+    again = Module()
+    path = trainer.checkpoint_callback.best_model_path
+    trainer_of(NODES, epochs=3).fit(again, loader, loader, ckpt_path=path)
     weights = [x.double().square().sum().item() for x in saved["state_dict"].values()]
     return {
         "own": of_ranks(module.own[-1]),
         "evaluated": of_ranks(module.evaluated),
         "end": of_ranks(norm_of(module.net)),
-        "saved": [sum(weights)],
+        "saved": [sum(weights), again.own[0]],
+        "again": len(again.own) // 2,
         "steps": [trainer.global_step, len(module.own) // 2],
         "seen": of_ranks(module.seen[:4]),
         "refused": refusal(lambda: trainer_of(3).fit(Module())),
@@ -254,7 +280,8 @@ def of_lightning() -> Any:
 
 def main() -> None:
     torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
+    told = dict(os.environ)
+    rank = int(told["RANK"])
     store = dist.FileStore(f"{FOLDER}/store", NODES * PLACES)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NODES * PLACES)
     cases = {
@@ -263,21 +290,25 @@ def main() -> None:
         "lightning": of_lightning,
     }
     for library, case in cases.items():
-        try:
-            found = case()
-        except BaseException:
-            traceback.print_exc()
-            raise
+        found = case()
         if rank == 0:
             print("CASE", json.dumps([library, found]), flush=True)
+        accelerate_state.AcceleratorState._reset_state(True)
+    for library, options in EXAMPLES.items():
+        # Lightning takes away what has been told.
+        os.environ |= told
+        sys.argv = [library, str(TEXT), *options]
+        importlib.import_module(f"{library}_islands").main()
         accelerate_state.AcceleratorState._reset_state(True)
 
 
 if __name__ == "__main__":
     shard_on_processors()
+    TEXT.write_text("the quick brown fox jumps over the lazy dog. " * 16, encoding="utf-8")
+    sys.path.append(str(PROJECT / "examples" / "python"))
     # As torchrun tells the ranks.
     os.environ |= {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "ACCELERATE_USE_CPU": "true"}
     children = []
     for rank in range(NODES * PLACES):
         child = os.fork()
@@ -287,6 +318,8 @@ if __name__ == "__main__":
             try:
                 main()
                 code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()

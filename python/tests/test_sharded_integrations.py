@@ -43,7 +43,7 @@ def found(tmp_path_factory):
     code, out, err = once(common, "integrations", lambda: run(files))
     assert code == 0, out + err
     lines = re.findall(r"^CASE (.*)$", out, re.MULTILINE)
-    return dict(json.loads(line) for line in lines)
+    return dict(json.loads(line) for line in lines) | {"printed": out}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -81,6 +81,11 @@ def test_steps_are_those_of_the_loop(found, library, steps):
     assert found[library]["steps"] == [steps, steps]
 
 
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_a_checkpoint_is_gone_on_from(found, library):
+    assert found[library]["again"] == 2
+
+
 def test_accelerate_clips_by_the_norm_of_the_node(found):
     norms = found["accelerate"]["clipped"]
     assert norms[0] == norms[1]
@@ -96,3 +101,11 @@ def test_another_parallelism_config_is_refused(found):
 def test_nodes_that_do_not_divide_the_ranks_are_refused(found):
     expected = "nodes is 3 and tensor_parallel_size is 1, allowed: numbers whose product divides"
     assert expected in found["lightning"]["refused"]
+
+
+def test_the_examples_learn(found):
+    accuracies = re.findall(r"accuracy of the mean (\d\.\d+)", found["printed"])
+    (loss,) = re.findall(r"^loss of the mean (\d\.\d+)", found["printed"], re.MULTILINE)
+    assert [float(accuracy) > 0.3 for accuracy in accuracies] == [True, True]
+    # Of 256 characters it would be 5.5 without training.
+    assert float(loss) < 4.5

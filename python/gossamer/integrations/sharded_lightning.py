@@ -116,3 +116,9 @@ class ShardedGossamerStrategy(ModelParallelStrategy):
         with mean_of(self._gossip):
             found = super().lightning_module_state_dict()
             return {name: x.clone() for name, x in found.items()}
+
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        """Have all nodes go on from a checkpoint."""
+        gossip = self._gossip
+        with contextlib.nullcontext() if gossip is None else gossip.write_parameters():
+            return super().load_checkpoint(*args, **kwargs)

@@ -110,7 +110,7 @@ import torch
 import gossamer as gs
 from conftest import loss_of, make_mlp
 
-rank, _ = gs.initialize_dist(timeout_s=2)
+rank, _ = gs.initialize_dist(timeout_s=5)
 model = gs.DecentralizedDataParallel(
     make_mlp(), lambda ps: torch.optim.SGD(ps, lr=0.05), algorithm="allreduce"
 )

@@ -9,6 +9,7 @@ import pathlib
 
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.utils import set_seed
 from nanogpt import GPT, evaluate, optimizer_of
 from torch.nn import functional
 
@@ -41,6 +42,8 @@ def main():
     tokens = torch.tensor([characters.index(c) for c in text])
     num_train = int(0.9 * len(tokens))
     pieces = tokens[:num_train].unfold(0, CONTEXT + 1, 1)
+    # The ranks of a node shard one model.
+    set_seed(1)
     model = GPT(len(characters), CONTEXT)
     model, optimizer, loader = accelerator.prepare(
         model,

@@ -52,6 +52,8 @@ def main():
     parser.add_argument("--topology", default="one-peer-exp")
     options = parser.parse_args()
 
+    # The ranks of a node shard one model.
+    lightning.seed_everything(1)
     text = options.text.read_text(encoding="utf-8")
     characters = sorted(set(text))
     tokens = torch.tensor([characters.index(c) for c in text])

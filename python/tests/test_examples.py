@@ -62,13 +62,14 @@ def test_nanogpt(tmp_path, num_processes):
 
 
 @pytest.mark.skipif(TORCH < (2, 6), reason="fully_shard() is private there")
+@pytest.mark.xdist_group("sharded")
 def test_sharded_gpt(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 50, encoding="utf-8")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     example = [str(FOLDER / "sharded_gpt.py"), str(text), "--shards", "2"]
-    done = run_python([*launcher, *example, "--steps", "60", "--context", "32"])
+    done = run_python([*launcher, *example, "--steps", "60", "--context", "32"], limit_s=400)
     assert done.returncode == 0, done.stderr
     (end,) = re.findall(r"accuracy of the mean (\d\.\d+)", done.stdout)
     assert float(end) > 0.6

@@ -25,7 +25,11 @@ import gossamer as gs
 HERE = pathlib.Path(__file__).parent
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
-pytestmark = pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there")
+pytestmark = [
+    pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there"),
+    # Each starts four or eight processes that compute.
+    pytest.mark.xdist_group("sharded"),
+]
 
 
 def free_port() -> int:

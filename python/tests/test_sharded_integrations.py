@@ -15,7 +15,11 @@ import pytest
 from conftest import environment
 from test_sharded import HERE, VERSION, once
 
-pytestmark = pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there")
+pytestmark = [
+    pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there"),
+    # Each starts four or eight processes that compute.
+    pytest.mark.xdist_group("sharded"),
+]
 
 LIBRARIES = ("accelerate", "transformers", "lightning")
 

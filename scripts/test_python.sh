@@ -82,7 +82,7 @@ scripts/build_python.sh "$python" $build
 export PYTHONPATH=$root/build/python/package
 
 # Most tests of processes wait, and four at once keep two cores busy; with six, some reach their limits. Other versions
-# of PyTorch have few such tests, and each worker imports PyTorch. Tests of one xdist_group run one after the other.
+# of PyTorch have few such tests, and each worker imports PyTorch.
 workers=4
 if [[ -n $other ]]; then
   python=build/python-venv-$other/bin/python
@@ -101,4 +101,4 @@ fi
 # As the presets of CMake have it: docs/guide/starting.md says why.
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 say "==== testing with torch $("$python" -c 'import torch; print(torch.__version__)') ===="
-"$python" -m pytest -q -n "$workers" --dist loadgroup python/tests "$@"
+"$python" -m pytest -q -n "$workers" python/tests "$@"

@@ -62,7 +62,6 @@ def test_nanogpt(tmp_path, num_processes):
 
 
 @pytest.mark.skipif(TORCH < (2, 6), reason="fully_shard() is private there")
-@pytest.mark.xdist_group("sharded")
 def test_sharded_gpt(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     text = tmp_path / "text.txt"

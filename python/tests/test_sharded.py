@@ -25,11 +25,7 @@ import gossamer as gs
 HERE = pathlib.Path(__file__).parent
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
-pytestmark = [
-    pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there"),
-    # Each starts four or eight processes that compute.
-    pytest.mark.xdist_group("sharded"),
-]
+pytestmark = pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there")
 
 
 def free_port() -> int:
@@ -70,9 +66,9 @@ def ends_of(processes, limit_s=400):
 
 
 def once(folder, name, run):
-    """Return what `run` returns, which one of pytest's workers calls."""
+    """Return what `run` returns, which one of pytest's workers calls, alone."""
     path = folder / f"sharded-{name}.json"
-    with open(folder / f"sharded-{name}.lock", "w") as lock:
+    with open(folder / "sharded.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             path.write_text(json.dumps(run()))

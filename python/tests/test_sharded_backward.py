@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
-from test_sharded import ends_of, pytestmark, start
+from test_sharded import ends_of, folder, once, pytestmark, start
 
-__all__ = ["pytestmark"]
+__all__ = ["folder", "pytestmark"]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(folder):
     """What the ranks of 2 nodes with 2 places have found."""
-    folder = tmp_path_factory.mktemp("sharded_backward")
-    ends = ends_of(start("sharded_backward_cases.py", 4, [folder]), limit_s=150)
+    arguments = [folder / "sharded-backward"]
+    ends = once(
+        folder, "backward", lambda: ends_of(start("sharded_backward_cases.py", 4, arguments))
+    )
     assert [code for code, _, _ in ends] == [0] * 4, "\n".join(err for _, _, err in ends)
     return [json.loads(out.splitlines()[-1]) for _, out, _ in ends]
 

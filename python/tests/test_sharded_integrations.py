@@ -15,11 +15,7 @@ import pytest
 from conftest import environment
 from test_sharded import HERE, VERSION, once
 
-pytestmark = [
-    pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there"),
-    # Each starts four or eight processes that compute.
-    pytest.mark.xdist_group("sharded"),
-]
+pytestmark = pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there")
 
 LIBRARIES = ("accelerate", "transformers", "lightning")
 

@@ -7,25 +7,29 @@ import json
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from test_sharded import ends_of, pytestmark, start
+from test_sharded import ends_of, folder, once, pytestmark, start
 from torch import nn
 
 import gossamer as gs
 
-__all__ = ["pytestmark"]
+__all__ = ["folder", "pytestmark"]
 
 
 def results(what, ranks, folder):
     """Return what each rank has printed."""
-    ends = ends_of(start("sharded_state_cases.py", ranks, [what, folder]), limit_s=150)
+    checkpoints = folder / "sharded-checkpoints"
+    ends = once(
+        folder,
+        f"state-{what}-{ranks}",
+        lambda: ends_of(start("sharded_state_cases.py", ranks, [what, checkpoints])),
+    )
     assert [code for code, _, _ in ends] == [0] * ranks, "\n".join(err for _, _, err in ends)
     return [json.loads(out.splitlines()[-1]) for _, out, _ in ends]
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(folder):
     """The folder of checkpoints of 2 nodes with 2 ranks each, and how these ranks went on."""
-    folder = tmp_path_factory.mktemp("sharded_state")
     return folder, results("save", 4, folder)
 
 
@@ -46,7 +50,11 @@ def test_plain_pytorch_loads_the_mean_model(saved):
     folder, _ = saved
     net = nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.BatchNorm1d(9), nn.Linear(9, 5))
     before = net[0].weight.detach().clone()
-    dcp.load({"run": {"model": net.state_dict()}}, checkpoint_id=folder / "gossip", no_dist=True)
+    dcp.load(
+        {"run": {"model": net.state_dict()}},
+        checkpoint_id=folder / "sharded-checkpoints" / "gossip",
+        no_dist=True,
+    )
     assert not torch.equal(net[0].weight, before)
     assert net[0].weight.isfinite().all()
 

@@ -49,12 +49,6 @@ Offer offer_of(const TransportChoice& choice, const Communicator& host, bool sha
   if (!offer.nccl_text.empty()) return offer;
   // Ranks of one host must not share a GPU, so each gets a host of its own. A user's name stays.
   if (shares) setenv("NCCL_HOSTID", process_name().c_str(), /*overwrite=*/0);
-  if (threads && choice.exchange == "auto") {
-    offer.nccl_text =
-        "no NCCL: ranks are threads of one process, which NCCL may hang; start processes "
-        "(--processes N, mpirun), or ask for it with device.exchange: nccl";
-    return offer;
-  }
   try {
     offer.nccl = load_nccl();
     offer.nccl_text = concat("NCCL ", offer.nccl->version());

@@ -4,9 +4,8 @@
 #include "optim/cuda/sweep.cuh"
 
 namespace gossamer {
-namespace {
 
-void sweep(const RuleRef& rule, const Stream& stream, const BlockUpdate& update) {
+void cuda_sweep(const RuleRef& rule, Stream& stream, const BlockUpdate& update) {
   const ExchangeWork& exchange = update.intake.exchange;
   if (exchange.copy.data != nullptr || exchange.sums || exchange.wait_for_more) {
     throw std::logic_error("cuda_sweep: work for slots, or for elements that have not arrived");
@@ -17,12 +16,6 @@ void sweep(const RuleRef& rule, const Stream& stream, const BlockUpdate& update)
   throw ConfigError("the optimizer's rule works on processors only; on GPUs take another one");
 }
 
-}  // namespace
-
-void cuda_sweep(const RuleRef& rule, Stream& stream, const BlockUpdate& update) {
-  sweep(rule, stream, update);
-}
-
 void cuda_mix(Stream& stream, BlockUpdate update) {
   for (Segment& segment : update.segments) {
     segment.gradient = {};
@@ -30,7 +23,7 @@ void cuda_mix(Stream& stream, BlockUpdate update) {
   }
   update.decision = nullptr;
   constexpr NoRule kRule;
-  sweep({.type = typeid(NoRule), .value = &kRule}, stream, update);
+  cuda_sweep({.type = typeid(NoRule), .value = &kRule}, stream, update);
 }
 
 void cuda_load_kernels(Stream& stream) {

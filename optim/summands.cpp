@@ -49,19 +49,26 @@ void add_residual(const SummandWork& work, std::int64_t first, const ConstBlock&
       std::array{Inbox{values, 1.0}, Inbox{said, -1.0}}, {}, simd);
 }
 
+/// The values of a part. A sum of messages stands in the plain block if it goes there, else in
+/// `memory`.
+ConstBlock values_of_part(const SummandWork& work, std::int64_t first, std::int64_t numel,
+                          PartMemory& memory, SimdPath simd) {
+  if (work.values.data != nullptr) return part_of(work.values, first, numel);
+  Block sum = memory.zeros(numel, work.dtype);
+  if (work.plain.data != nullptr) {
+    sum = part_of(work.plain, first, numel);
+    std::memset(sum.data, 0, static_cast<std::size_t>(sum.bytes()));
+  }
+  add_messages(work, first, sum, simd);
+  return sum;
+}
+
 void work_on_part(const SummandWork& work, std::int64_t first, std::int64_t numel, SimdPath simd) {
   PartMemory memory;
-  ConstBlock values;
-  if (work.values.data != nullptr) {
-    values = part_of(work.values, first, numel);
-  } else {
-    const Block sum = work.plain.data != nullptr ? part_of(work.plain, first, numel)
-                                                 : memory.zeros(numel, work.dtype);
-    if (work.plain.data != nullptr) {
-      std::memset(sum.data, 0, static_cast<std::size_t>(sum.bytes()));
-    }
-    add_messages(work, first, sum, simd);
-    values = sum;
+  const ConstBlock values = values_of_part(work, first, numel, memory, simd);
+  if (work.plain.data != nullptr && work.values.data != nullptr) {
+    std::memcpy(part_of(work.plain, first, numel).data, values.data,
+                static_cast<std::size_t>(values.bytes()));
   }
   if (work.message.data != nullptr) {
     work.codec.encode_summand(summand_part(work.codec, work.message, first, numel), values, simd);

@@ -366,6 +366,7 @@ TEST_F(CodecKernelsTest, SumLikeProcessors) {
           const Pair messages(*gpu_, kRanks * distance, DType::kUInt8);
           const Pair result(*gpu_, bytes, DType::kUInt8);
           const Pair plain(*gpu_, numel, dtype);
+          const Pair copy(*gpu_, numel, dtype);
           const Pair residual(*gpu_, numel, dtype, 8, 1.0);
           std::vector<Pair> values;
           for (std::int64_t rank = 0; rank < kRanks; ++rank) {
@@ -391,6 +392,7 @@ TEST_F(CodecKernelsTest, SumLikeProcessors) {
             }
             work({.codec = codec, .messages = all, .message = result.on(on_gpu)});
             work({.codec = codec, .messages = all, .plain = plain.on(on_gpu)});
+            work({.codec = codec, .values = values[1].on(on_gpu), .plain = copy.on(on_gpu)});
             work({.codec = codec,
                   .values = values[0].on(on_gpu),
                   .residual = residual.on(on_gpu),
@@ -405,6 +407,7 @@ TEST_F(CodecKernelsTest, SumLikeProcessors) {
           EXPECT_EQ(messages.difference(), "") << what;
           EXPECT_EQ(result.difference(), "") << what;
           EXPECT_EQ(plain.difference(), "") << what;
+          EXPECT_EQ(copy.difference(), "") << what;
           EXPECT_EQ(residual.difference(), "") << what;
         }
       }

@@ -51,8 +51,7 @@ class _ShardedTrainer(ModelOfIslands, Trainer):
         topology: AnyTopology | None,
         **options: Any,
     ) -> None:
-        # Before torch.nn.Module has an attribute for the module's parts.
-        self.__dict__["islands"] = islands
+        self.islands = islands
         super().__init__(module, sums_gradients, topology, None, **options)
         self.renew = self._refuse_new
         if not sums_gradients:

@@ -61,10 +61,10 @@ class ShardedDataParallel(ModelOfIslands):
         whole = session if session is not None else current_session()
         check_algorithm(algorithm)
         islands = Islands.of_mesh(whole, mesh, nodes)
-        # Before torch.nn.Module has an attribute for the module's parts.
-        vars(self)["islands"] = islands
-        vars(self)["_node"] = whole.part(islands.node)
-        vars(self)["_is_newer"] = False
+        self.islands = islands
+        self._node = whole.part(islands.node)
+        self._has_forward = False
+        """Whether a forward pass has begun since the last update."""
         with islands.names_in_errors():
             part = islands.part()
             compared: dict[str, Any] = {"algorithm": algorithm, "topology": topology}
@@ -90,7 +90,7 @@ class ShardedDataParallel(ModelOfIslands):
         return ShardedRunState(self, own, reshape)
 
     def _island_sessions(self) -> tuple[Session, Session]:
-        return vars(self)["_node"], self.islands.whole
+        return self._node, self.islands.whole
 
     def _new_engine(self) -> _core.Engine:
         kind = type(self._optimizer.optimizer).__name__
@@ -120,11 +120,11 @@ class ShardedDataParallel(ModelOfIslands):
 
     def _note_forward(self, module: torch.nn.Module, args: Any) -> None:
         if torch.is_grad_enabled():
-            vars(self)["_is_newer"] = True
+            self._has_forward = True
 
     def _begin_step(self) -> None:
         # FSDP gathers the present values for the backward pass of an older graph, in silence.
-        if self._in_backward and not vars(self)["_is_newer"]:
+        if self._in_backward and not self._has_forward:
             raise _core.ConfigError(
                 "backward() of a forward pass from before the last update, whose values are gone, "
                 "allowed: one backward() after each forward pass, or no_sync() for all but the last"
@@ -133,5 +133,5 @@ class ShardedDataParallel(ModelOfIslands):
 
     def _end_step(self) -> None:
         super()._end_step()
-        vars(self)["_is_newer"] = False
+        self._has_forward = False
         self._trained.check_gathered()

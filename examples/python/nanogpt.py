@@ -83,6 +83,14 @@ def schedule_of(optimizer, num_steps, num_first=20):
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
+def tokens_of(path, device):
+    """Return a text as numbers of characters, and the characters by their numbers."""
+    text = path.read_text(encoding="utf-8")
+    characters = sorted(set(text))
+    number = {c: i for i, c in enumerate(characters)}
+    return torch.tensor([number[c] for c in text], device=device), characters
+
+
 def batch_of(tokens, context, size, generator):
     """Return pieces of a text, and the characters that follow at every place."""
     begins = torch.randint(len(tokens) - context, (size,), generator=generator)
@@ -112,10 +120,7 @@ def main():
 
     rank, _ = gs.initialize_dist()
     device = gs.local_device() if options.gpu else torch.device("cpu")
-    text = options.text.read_text(encoding="utf-8")
-    characters = sorted(set(text))
-    number = {c: i for i, c in enumerate(characters)}
-    tokens = torch.tensor([number[c] for c in text], device=device)
+    tokens, characters = tokens_of(options.text, device)
     num_train = int(0.9 * len(tokens))
     generator = torch.Generator().manual_seed(1 + rank)
     model = gs.DecentralizedDataParallel(

@@ -10,7 +10,7 @@ import pathlib
 
 import torch
 import torch.distributed as dist
-from nanogpt import GPT, batch_of, evaluate, optimizer_of, schedule_of
+from nanogpt import GPT, batch_of, evaluate, optimizer_of, schedule_of, tokens_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
@@ -48,10 +48,7 @@ def main():
     shape = (size // options.shards, options.shards)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=("node", "shard"))
 
-    text = options.text.read_text(encoding="utf-8")
-    characters = sorted(set(text))
-    number = {c: i for i, c in enumerate(characters)}
-    tokens = torch.tensor([number[c] for c in text], device=device)
+    tokens, characters = tokens_of(options.text, device)
     num_train = int(0.9 * len(tokens))
     generator = torch.Generator().manual_seed(1 + rank)
 

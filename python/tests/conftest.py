@@ -10,6 +10,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -70,6 +71,14 @@ class Death(Exception):
 def survivors(num_ranks: int, work: Callable[[], Any]) -> list[Any]:
     """Return the results of the ranks that have not died."""
     return [found for found in gs.run_threads(num_ranks, work, survive=True) if found is not None]
+
+
+def free_port() -> int:
+    """Return a port of this host that no process has at this moment."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def environment() -> dict[str, str]:

@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 import pytest
-from conftest import SUMS, TRAINING, needs_mpi, run_python
+from conftest import SUMS, TRAINING, free_port, needs_mpi, run_python
 
 CHILDREN = """
 import os, signal, sys, time
@@ -56,9 +56,7 @@ except gs.CommError as error:
 
 def test_children_that_live_on_hide_no_death_and_keep_no_port(tmp_path):
     """Data loaders are such children; they end when the test makes the file "end"."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", CHILDREN, str(rank), str(port), str(tmp_path)],

@@ -11,14 +11,13 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
 import torch
-from conftest import environment
+from conftest import environment, free_port
 
 import gossamer as gs
 
@@ -26,12 +25,6 @@ HERE = pathlib.Path(__file__).parent
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 
 pytestmark = pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there")
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def start(program, ranks, arguments=()):

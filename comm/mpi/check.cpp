@@ -17,9 +17,17 @@ void mpi_check(int code, std::string_view call) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
+  int kind = MPI_SUCCESS;
+  MPI_Error_class(code, &kind);
+  // MPI does not name the operation of the other rank.
+  const std::string_view why =
+      kind == MPI_ERR_TRUNCATE
+          ? ": a message is larger than the block that this rank waits for. Either ranks have blocks "
+            "of different sizes, or they make different calls: another rank may be leaving"
+          : "";
   throw CommError(
       {.label = {.what = "communication"}},
-      concat(call, ": ", std::string_view(text.data(), static_cast<std::size_t>(length))));
+      concat(call, ": ", std::string_view(text.data(), static_cast<std::size_t>(length)), why));
 }
 
 MPI_Datatype mpi_type(DType dtype) {

@@ -132,8 +132,10 @@ void sweep_phase(const Rule& rule, const ParameterUpdate& update) {
 
 template <class Rule, class T, class G = T, bool kRests = false>
 void sweep_typed(const Rule& rule, const ParameterUpdate& update) {
-  // These rules are not the fastest rules, so one loop for any number of inboxes is enough.
-  if constexpr (Rule::kTraits.sees_before || Rule::kTraits.every_step) {
+  // These rules and float64 are not made for speed, so one loop for any number of inboxes is
+  // enough.
+  if constexpr (Rule::kTraits.sees_before || Rule::kTraits.every_step ||
+                std::is_same_v<T, double>) {
     return sweep_phase<Rule, T, G, Mixing::kMany, kRests>(rule, update);
   } else {
     switch (update.inboxes.size()) {

@@ -1,17 +1,11 @@
 #pragma once
-// Streams whose work runs on processors. stream.hpp has the protocol, its errors and thread safety.
+// A stream whose work runs on the host. stream.hpp has the protocol, its errors and thread safety.
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 
 #include "base/stream.hpp"
-#include "base/thread.hpp"
 
 namespace gossamer {
 
@@ -33,43 +27,6 @@ class InlineStream : public Stream {
   void keep(std::shared_ptr<void>) override {}
   void synchronize() override {}
   void check() override {}
-};
-
-/// Does work on a thread of its own. The memory is the host's; blocks of allocate() carry the name
-/// of `device`, so that tests can let the stream stand for a GPU's.
-class ThreadStream : public Stream {
- public:
-  explicit ThreadStream(Device device = {})
-      : device_(device), thread_(start_thread([this] { work_off(); })) {}
-  /// Blocks until all work is done; drops errors.
-  ~ThreadStream() override;
-  ThreadStream(const ThreadStream&) = delete;
-  ThreadStream& operator=(const ThreadStream&) = delete;
-
-  [[nodiscard]] Device device() const override { return device_; }
-  [[nodiscard]] bool immediate() const override { return false; }
-  [[nodiscard]] bool on_host() const override { return true; }
-  void run(std::function<void()> work) override;
-  EventPtr record() override;
-  void wait(EventPtr event) override;
-  void copy(const Block& to, const ConstBlock& from) override;
-  void zero(const Block& block) override;
-  Buffer allocate(std::int64_t numel, DType dtype) override;
-  Buffer allocate_host(std::int64_t numel, DType dtype) override { return {numel, dtype}; }
-  void keep(std::shared_ptr<void> owner) override;
-  void synchronize() override;
-  void check() override;
-
- private:
-  void work_off();
-
-  Device device_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;  // guarded by mutex_
-  bool stopping_ = false;                    // guarded by mutex_
-  std::exception_ptr error_;                 // guarded by mutex_
-  std::thread thread_;
 };
 
 }  // namespace gossamer

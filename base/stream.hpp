@@ -3,10 +3,8 @@
 // call that gave the work has returned. All work on a model's memory goes through a Stream, so that
 // the same pipeline runs on processors and on GPUs.
 //
-// There are three kinds:
+// There are two kinds, and a third in the tests (test/support/thread_stream.hpp):
 //   InlineStream   does work before the call returns. Processors train with it.
-//   ThreadStream   a thread of this process does the work later. In tests it stands for a GPU, so
-//                  that the thread sanitizer finds missing waits.
 //   CudaStream     a CUDA stream (base/cuda_stream.hpp).
 //
 // Order between streams, and between a stream and a host thread, comes from events alone. A thread

@@ -1,7 +1,7 @@
 #pragma once
 // Helpers for launching kernels. The sources in this folder are plain C++, without nvcc's syntax
 // for launches: tests compile them for processors, against a stand-in for CUDA's headers
-// (test/gpu/standin).
+// (test/support/standin).
 
 #include <cuda_runtime.h>
 

@@ -1,5 +1,7 @@
 #include "base/host_stream.hpp"
 
+#include "test/support/thread_stream.hpp"
+
 #include <atomic>
 #include <functional>
 #include <memory>

@@ -1,5 +1,7 @@
 #include "base/relay_stream.hpp"
 
+#include "test/support/thread_stream.hpp"
+
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -7,8 +9,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-
-#include "base/host_stream.hpp"
 
 namespace gossamer {
 namespace {

@@ -2,7 +2,7 @@
 // What every backend must do, as functions that all ranks of a run call together. The threads
 // backend runs them under GoogleTest for several numbers of ranks, MPI under mpirun.
 
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <array>
 #include <cstdint>

@@ -2,6 +2,8 @@
 
 #include "test/comm/conformance.hpp"
 
+#include "test/support/thread_stream.hpp"
+
 #include <memory>
 #include <string>
 #include <tuple>
@@ -10,7 +12,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/host_stream.hpp"
 #include "comm/backends.hpp"
 #include "comm/collectives/staged_communicator.hpp"
 #include "comm/forwarding_communicator.hpp"

@@ -2,8 +2,8 @@
 // Whole runs that go on when ranks fail, and that others join. Ranks are threads; they only count
 // steps, and make sure in each of them that all members of their world are there.
 
-#include "test/comm/elastic/fault_injector.hpp"
 #include "test/comm/elastic_ranks.hpp"
+#include "test/support/fault_injector.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -5,6 +5,7 @@
 
 #include "test/comm/conformance.hpp"
 #include "test/comm/process_ranks.hpp"
+#include "test/support/thread_stream.hpp"
 
 #include <array>
 #include <cstdio>
@@ -15,7 +16,6 @@
 
 #include <unistd.h>
 
-#include "base/host_stream.hpp"
 #include "comm/backends.hpp"
 #include "comm/collectives/staged_communicator.hpp"
 

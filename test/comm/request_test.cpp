@@ -1,5 +1,7 @@
 #include "comm/request.hpp"
 
+#include "test/support/thread_stream.hpp"
+
 #include <chrono>
 #include <exception>
 #include <future>

@@ -2,7 +2,7 @@
 // What the oracle computes for a Problem.
 
 #include "test/core/problem.hpp"
-#include "test/core/recursion/recursion.hpp"
+#include "test/support/recursion/recursion.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,8 @@
 #pragma once
 // Devices of a rank for tests. Their work is done late, as a GPU's is, but they need no GPU.
 
-#include "test/comm/nccl/fake_nccl.hpp"
+#include "test/support/fake_nccl.hpp"
+#include "test/support/thread_stream.hpp"
 
 #include <array>
 #include <cstdint>
@@ -10,7 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "base/host_stream.hpp"
 #include "base/relay_stream.hpp"
 #include "comm/collectives/staged_communicator.hpp"
 #include "comm/elastic/elastic_transport.hpp"

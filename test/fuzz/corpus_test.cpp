@@ -1,7 +1,7 @@
 // Short runs of the fuzz targets on changed copies of what is valid, with the same numbers every
 // time. scripts/fuzz.sh looks longer, and where the code leads it.
 
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <cstdint>
 #include <string>

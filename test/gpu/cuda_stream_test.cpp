@@ -1,6 +1,7 @@
 #include "base/cuda_stream.hpp"
 
 #include "test/gpu/gpu_test.hpp"
+#include "test/support/thread_stream.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -12,7 +13,6 @@
 
 #include "base/error.hpp"
 #include "base/framework_stream.hpp"
-#include "base/host_stream.hpp"
 #include "base/make_stream.hpp"
 
 namespace gossamer {

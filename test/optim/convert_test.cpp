@@ -1,5 +1,7 @@
 #include "optim/convert.hpp"
 
+#include "test/support/thread_stream.hpp"
+
 #include <vector>
 
 #include <gtest/gtest.h>

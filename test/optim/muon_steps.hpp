@@ -1,7 +1,7 @@
 #pragma once
 // Repeats the recorded steps of torch.optim.Muon with the library's.
 
-#include "test/optim/muon_trace.hpp"
+#include "test/golden/muon_trace.hpp"
 
 #include <cmath>
 #include <cstddef>

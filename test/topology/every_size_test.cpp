@@ -1,7 +1,7 @@
 // Every topology for every number of ranks: consistent rounds, or an error that helps.
 
 #include "test/base/thrown.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 #include "test/topology/worlds.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Parity with decent-dp 0.2.3: its rounds, recorded for 1 to 16 ranks.
 
-#include "test/golden_folder.hpp"
+#include "test/golden/golden_folder.hpp"
 
 #include <algorithm>
 #include <fstream>

@@ -1,7 +1,7 @@
 #include "test/apps/data/array_view.hpp"
 #include "test/apps/data/idx_writer.hpp"
 #include "test/base/thrown.hpp"
-#include "test/golden_folder.hpp"
+#include "test/golden/golden_folder.hpp"
 
 #include <algorithm>
 #include <array>

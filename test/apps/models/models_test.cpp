@@ -2,7 +2,7 @@
 
 #include "apps/models/models.hpp"
 
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <cmath>

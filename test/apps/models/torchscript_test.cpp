@@ -5,7 +5,7 @@
 #include "test/apps/train/config_text.hpp"
 #include "test/apps/train/train_run.hpp"
 #include "test/base/thrown.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <fstream>
 #include <memory>

@@ -6,7 +6,7 @@
 #include "test/apps/train/config_text.hpp"
 #include "test/apps/train/train_run.hpp"
 #include "test/core/algorithms/algorithm_variants.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <cmath>
 #include <cstring>

@@ -2,7 +2,7 @@
 
 #include "apps/train/stop_signals.hpp"
 
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <chrono>
 #include <thread>

@@ -2,9 +2,9 @@
 
 #include "test/apps/train/mortal_samples.hpp"
 #include "test/apps/train/train_run.hpp"
-#include "test/comm/elastic/fault_injector.hpp"
 #include "test/comm/tcp/tcp_ranks.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/fault_injector.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -5,7 +5,8 @@
 #include "test/base/thrown.hpp"
 #include "test/comm/conformance.hpp"
 #include "test/comm/elastic_ranks.hpp"
-#include "test/comm/nccl/fake_nccl.hpp"
+#include "test/support/fake_nccl.hpp"
+#include "test/support/thread_stream.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -17,7 +18,6 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
-#include "base/host_stream.hpp"
 #include "comm/collectives/staged_communicator.hpp"
 #include "comm/nccl/communicator.hpp"
 #include "comm/options.hpp"

@@ -1,6 +1,6 @@
 // Faults on purpose, in runs that go on.
 
-#include "test/comm/elastic/fault_injector.hpp"
+#include "test/support/fault_injector.hpp"
 
 #include "test/base/thrown.hpp"
 #include "test/comm/elastic_run.hpp"

@@ -1,7 +1,8 @@
 // The NCCL communicator over a stand-in for NCCL's calls.
 
 #include "test/comm/conformance.hpp"
-#include "test/comm/nccl/fake_nccl.hpp"
+#include "test/support/fake_nccl.hpp"
+#include "test/support/thread_stream.hpp"
 
 #include <barrier>
 #include <chrono>
@@ -11,7 +12,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/host_stream.hpp"
 #include "comm/backends.hpp"
 #include "comm/nccl/communicator.hpp"
 

@@ -2,7 +2,8 @@
 
 #include "test/comm/conformance.hpp"
 #include "test/comm/tcp/tcp_ranks.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
+#include "test/support/thread_stream.hpp"
 
 #include <cmath>
 #include <cstddef>
@@ -15,7 +16,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/host_stream.hpp"
 #include "comm/collectives/staged_communicator.hpp"
 #include "comm/options.hpp"
 

@@ -3,7 +3,7 @@
 
 #include "test/core/problem.hpp"
 #include "test/core/quadratics.hpp"
-#include "test/long_runs.hpp"
+#include "test/support/long_runs.hpp"
 
 #include <cmath>
 #include <functional>

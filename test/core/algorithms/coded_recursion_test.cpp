@@ -2,7 +2,7 @@
 
 #include "test/base/thrown.hpp"
 #include "test/core/algorithms/every_algorithm.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <cstddef>

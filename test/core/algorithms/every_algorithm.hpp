@@ -5,7 +5,7 @@
 #include "test/core/algorithms/algorithm_variants.hpp"
 #include "test/core/expected.hpp"
 #include "test/core/test_topologies.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 #include "test/topology/irregular.hpp"
 #include "test/topology/worlds.hpp"
 

@@ -2,8 +2,8 @@
 
 #include "test/base/thrown.hpp"
 #include "test/core/expected.hpp"
-#include "test/core/recursion/coded_mixing.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/recursion/coded_mixing.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <cmath>

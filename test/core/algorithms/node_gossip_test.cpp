@@ -2,7 +2,7 @@
 
 #include "test/core/expected.hpp"
 #include "test/core/problem.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <array>
 #include <cstdint>

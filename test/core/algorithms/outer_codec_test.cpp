@@ -2,7 +2,7 @@
 
 #include "test/core/expected.hpp"
 #include "test/core/step/saved_state.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 
 #include "test/core/algorithms/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <array>
 #include <cmath>

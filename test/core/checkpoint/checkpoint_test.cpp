@@ -3,7 +3,7 @@
 #include "test/apps/folder.hpp"
 #include "test/base/thrown.hpp"
 #include "test/core/problem.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 #include "test/topology/irregular.hpp"
 
 #include <array>

@@ -3,7 +3,7 @@
 #include "test/base/thrown.hpp"
 #include "test/core/exchange/async_exchange_runs.hpp"
 #include "test/core/problem.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <atomic>

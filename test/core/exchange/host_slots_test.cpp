@@ -5,7 +5,7 @@
 
 #include "test/core/problem.hpp"
 #include "test/core/test_topologies.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <chrono>

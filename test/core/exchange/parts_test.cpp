@@ -2,7 +2,7 @@
 // there while the last ones are not.
 
 #include "test/core/problem.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <cstdint>

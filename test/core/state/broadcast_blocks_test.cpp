@@ -2,6 +2,7 @@
 
 #include "test/base/thrown.hpp"
 #include "test/core/ranks.hpp"
+#include "test/support/thread_stream.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -6,7 +6,7 @@
 #include "test/core/ranks.hpp"
 #include "test/core/step/saved_state.hpp"
 #include "test/core/step/survivor_ranks.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <atomic>
 #include <chrono>

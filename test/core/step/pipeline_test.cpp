@@ -6,7 +6,7 @@
 #include "test/core/algorithms/algorithm_variants.hpp"
 #include "test/core/problem.hpp"
 #include "test/core/test_topologies.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <array>

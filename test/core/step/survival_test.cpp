@@ -5,7 +5,7 @@
 #include "test/core/problem.hpp"
 #include "test/core/step/saved_state.hpp"
 #include "test/core/step/survivor_ranks.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <functional>

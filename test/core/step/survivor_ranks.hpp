@@ -2,8 +2,8 @@
 // Runs of ranks that go on when others are lost, on processors and on devices.
 
 #include "test/comm/elastic_ranks.hpp"
-#include "test/comm/nccl/fake_nccl.hpp"
 #include "test/core/test_device.hpp"
+#include "test/support/fake_nccl.hpp"
 
 #include <functional>
 #include <string>

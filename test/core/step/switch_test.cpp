@@ -4,7 +4,7 @@
 #include "test/core/problem.hpp"
 #include "test/core/step/saved_state.hpp"
 #include "test/core/test_topologies.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 #include "test/topology/irregular.hpp"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include "core/torch/data_parallel.hpp"
 
 #include "test/core/torch/scenario.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <functional>
 #include <memory>

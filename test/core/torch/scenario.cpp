@@ -1,7 +1,7 @@
 #include "test/core/torch/scenario.hpp"
 
 #include "test/core/algorithms/algorithm_variants.hpp"
-#include "test/core/recursion/recursion.hpp"
+#include "test/support/recursion/recursion.hpp"
 
 #include <algorithm>
 #include <cmath>

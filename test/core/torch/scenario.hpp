@@ -1,7 +1,7 @@
 #pragma once
 // Trains one model twice: once with DecentralizedDataParallel on rank threads, and once by hand. By
 // hand means that one thread computes the gradients of all ranks with plain tensors, and the oracle
-// (test/core/recursion/recursion.hpp) does the rest.
+// (test/support/recursion/recursion.hpp) does the rest.
 
 #include <cstdint>
 #include <functional>

@@ -2,7 +2,7 @@
 
 #include "apps/lab/bench/kernel_bench.hpp"
 
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include "apps/lab/bench/step_bench.hpp"
 
 #include "test/core/ranks.hpp"
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <cmath>
 #include <string>

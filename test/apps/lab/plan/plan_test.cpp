@@ -3,7 +3,7 @@
 #include "apps/lab/plan/plan.hpp"
 
 #include "test/base/thrown.hpp"
-#include "test/long_runs.hpp"
+#include "test/support/long_runs.hpp"
 
 #include <algorithm>
 #include <map>

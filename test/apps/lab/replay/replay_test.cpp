@@ -5,7 +5,7 @@
 
 #include "test/apps/lab/replay/case_writer.hpp"
 #include "test/core/ranks.hpp"
-#include "test/golden_folder.hpp"
+#include "test/golden/golden_folder.hpp"
 
 #include <filesystem>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "test/core/recursion/recursion.hpp"
+#include "test/support/recursion/recursion.hpp"
 
 #include <algorithm>
 #include <array>

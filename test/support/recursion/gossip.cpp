@@ -1,5 +1,5 @@
-#include "test/core/recursion/ranks.hpp"
-#include "test/core/recursion/shared_moments.hpp"
+#include "test/support/recursion/ranks.hpp"
+#include "test/support/recursion/shared_moments.hpp"
 
 namespace gossamer::recursion {
 

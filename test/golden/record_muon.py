@@ -1,10 +1,10 @@
-"""Writes test/optim/muon_trace.hpp: matrices after four steps of torch.optim.Muon.
+"""Writes test/golden/muon_trace.hpp: matrices after four steps of torch.optim.Muon.
 
 torch.optim.Muon makes its products in bfloat16, as the last case does, whose matrices are in
 float32. For a comparison to many digits, the other cases make them in float64: only the conversion
 is replaced.
 
-    python test/optim/record_muon.py > test/optim/muon_trace.hpp    # torch 2.11
+    python test/golden/record_muon.py > test/golden/muon_trace.hpp    # torch 2.11
 """
 
 import math

@@ -1,6 +1,6 @@
 // The stand-in's own rules, which the other tests rely on to notice mistakes.
 
-#include "test/gpu/standin/standin.hpp"
+#include "test/support/standin/standin.hpp"
 
 #include <chrono>
 #include <cstdlib>

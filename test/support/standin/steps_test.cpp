@@ -3,7 +3,7 @@
 
 #include "test/core/expected.hpp"
 #include "test/gpu/gpu_device.hpp"
-#include "test/gpu/standin/standin.hpp"
+#include "test/support/standin/standin.hpp"
 
 #include <string>
 #include <tuple>

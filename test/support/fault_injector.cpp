@@ -1,4 +1,4 @@
-#include "test/comm/elastic/fault_injector.hpp"
+#include "test/support/fault_injector.hpp"
 
 #include <algorithm>
 #include <thread>

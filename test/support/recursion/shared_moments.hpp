@@ -1,7 +1,7 @@
 #pragma once
 // Ranks take means of the moments of their optimizers, if the options of an algorithm say so.
 
-#include "test/core/recursion/ranks.hpp"
+#include "test/support/recursion/ranks.hpp"
 
 #include <cstddef>
 #include <cstdint>

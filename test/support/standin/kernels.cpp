@@ -5,7 +5,7 @@
 // The checked longjmp() takes a jump to another fibre's stack for an error.
 #undef _FORTIFY_SOURCE
 
-#include "test/gpu/standin/standin.hpp"
+#include "test/support/standin/standin.hpp"
 
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,6 @@
-#include "test/core/recursion/ranks.hpp"
+#include "test/support/recursion/ranks.hpp"
 
-#include "test/core/recursion/coded_mixing.hpp"
+#include "test/support/recursion/coded_mixing.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // The runtime's calls: streams, events, copies, host functions, and the driver's locks.
 
-#include "test/gpu/standin/standin.hpp"
+#include "test/support/standin/standin.hpp"
 
 #include <chrono>
 #include <condition_variable>

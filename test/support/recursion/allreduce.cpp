@@ -1,4 +1,4 @@
-#include "test/core/recursion/ranks.hpp"
+#include "test/support/recursion/ranks.hpp"
 
 #include <utility>
 

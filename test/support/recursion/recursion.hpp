@@ -6,7 +6,7 @@
 // Each algorithm has a file of this folder with one function, which makes the algorithm's step.
 // What the steps have in common is in ranks.hpp, and the table of the functions in recursion.cpp.
 
-#include "test/core/recursion/ranks.hpp"
+#include "test/support/recursion/ranks.hpp"
 
 namespace gossamer {
 

@@ -1,5 +1,5 @@
 #include "test/core/largest_elements.hpp"
-#include "test/core/recursion/ranks.hpp"
+#include "test/support/recursion/ranks.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "test/core/recursion/shared_moments.hpp"
+#include "test/support/recursion/shared_moments.hpp"
 
 namespace gossamer::recursion {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 // For tests of thousands of steps.
 
-#include "test/sanitized.hpp"
+#include "test/support/sanitized.hpp"
 
 #include <gtest/gtest.h>
 

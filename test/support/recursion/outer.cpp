@@ -1,8 +1,8 @@
 // Written from the opening comments of core/algorithms/outer.cpp and outer_averages.hpp.
 
-#include "test/core/recursion/coded_mixing.hpp"
-#include "test/core/recursion/ranks.hpp"
-#include "test/core/recursion/shared_moments.hpp"
+#include "test/support/recursion/coded_mixing.hpp"
+#include "test/support/recursion/ranks.hpp"
+#include "test/support/recursion/shared_moments.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Device memory and pinned memory. Of the times in which no work of the device runs, the host
 // cannot read or write device memory in every eighth: the pages are protected.
 
-#include "test/gpu/standin/standin.hpp"
+#include "test/support/standin/standin.hpp"
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "test/comm/nccl/fake_nccl.hpp"
+#include "test/support/fake_nccl.hpp"
 
 #include <cstring>
 #include <limits>

@@ -63,11 +63,6 @@ Actions Agreement::disturb(std::int64_t step) {
   return actions;
 }
 
-Actions Agreement::confirm(std::int64_t step) {
-  const bool all_vote = epoch_.num_voters == std::ssize(epoch_.members);
-  return all_vote ? Actions() : disturb(step);
-}
-
 Actions Agreement::learn(const Epoch& epoch) {
   Actions actions;
   if (phase_ == Phase::kEnded || epoch.number < epoch_.number || epoch == epoch_) return actions;

@@ -34,8 +34,8 @@
 // candidate leaves, and the next candidate looks.
 //
 // Voters: a process that has just joined does not count in the quorum of its first epoch. So a host
-// full of new processes that dies at once does not end the run. confirm() begins an epoch in which
-// all members count.
+// full of new processes that dies at once does not end the run. It counts from the next epoch on,
+// which the members begin by disturb() when all have exchanged (Membership::all_vote).
 //
 // The duties of the code around an Agreement:
 //   - Connections deliver reports in order, each of them, or end.
@@ -148,11 +148,10 @@ class Agreement {
   [[nodiscard]] Actions hear(const Report& report, std::int64_t step);
   /// A process asks to join, over a connection of its own. One without an address is ignored.
   [[nodiscard]] Actions welcome(const std::string& newcomer, std::int64_t step);
-  /// An exchange has failed, and this member has lost no other member. An epoch with the same
-  /// members follows, unless another member has lost one.
+  /// An exchange has failed, and this member has lost no other member; or all members have
+  /// exchanged, and all may vote from now on. An epoch with the same members follows, unless
+  /// another member has lost one.
   [[nodiscard]] Actions disturb(std::int64_t step);
-  /// All members have exchanged in this epoch, so all may vote. The lowest member calls it.
-  [[nodiscard]] Actions confirm(std::int64_t step);
   /// A member tells an epoch.
   [[nodiscard]] Actions learn(const Epoch& epoch);
   /// The store has `latest`. `asked`: the number of Propose::expected, or Look::epoch.

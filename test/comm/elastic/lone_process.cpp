@@ -60,8 +60,7 @@ class Reacting {
     if (training == Training::kStep) {
       ++process_.step;
     } else {
-      perform(training == Training::kConfirm ? process_.agreement->confirm(process_.step)
-                                             : process_.agreement->disturb(process_.step));
+      perform(process_.agreement->disturb(process_.step));
     }
   }
 

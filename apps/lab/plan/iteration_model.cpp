@@ -2,25 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 #include <queue>
 #include <unordered_map>
 #include <utility>
 
 #include "apps/lab/plan/scheduled_traffic.hpp"
-#include "apps/lab/plan/traffic.hpp"
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {
 namespace {
-
-/// Gives the traffic that a bucket starts in step k; null: there is none.
-using TrafficSource = std::function<const Traffic*(std::int64_t k, std::int64_t bucket)>;
-
-enum class Scheme : std::uint8_t { kGossip, kAllReduce };
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -83,8 +76,9 @@ struct RankState {
 
 class Simulation {
  public:
-  Simulation(const StepModel& model, const LinkTable& links, Scheme scheme, TrafficSource source)
-      : model_(model), table_(links), scheme_(scheme), source_(std::move(source)) {
+  Simulation(const StepModel& model, const LinkTable& links, const TrafficSource& source,
+             bool waits_in_step)
+      : model_(model), table_(links), source_(source), waits_in_step_(waits_in_step) {
     for (int link = 0; link < links.size(); ++link) {
       const LinkSpeed speed = links.speed(link);
       links_.push_back({.bandwidth = speed.bandwidth,
@@ -187,7 +181,7 @@ class Simulation {
 
   void gradient_arrives(std::int64_t index) {
     RankState& rank = ranks_[at(index)];
-    if (scheme_ == Scheme::kGossip) {
+    if (!waits_in_step_) {
       await_bucket(index);
       return;
     }
@@ -215,7 +209,7 @@ class Simulation {
 
   void bucket_is_updated(std::int64_t index) {
     RankState& rank = ranks_[at(index)];
-    if (scheme_ == Scheme::kGossip) start_exchange(index);
+    if (!waits_in_step_) start_exchange(index);
     if (++rank.bucket == num_buckets()) {
       end_step(index);
     } else if (rank.settling) {
@@ -304,8 +298,8 @@ class Simulation {
 
   const StepModel& model_;
   const LinkTable& table_;
-  Scheme scheme_;
-  TrafficSource source_;
+  const TrafficSource& source_;
+  bool waits_in_step_;
   std::vector<LinkState> links_;
   double total_bytes_ = 0.0;
   std::vector<RankState> ranks_;
@@ -365,28 +359,10 @@ std::vector<double> split_into_buckets(double model_bytes, double bucket_bytes, 
   return sizes;
 }
 
-StepPrediction predict_gossip(const StepModel& model, const Topology& topology) {
+StepPrediction predict(const StepModel& model, const LinkTable& links, const TrafficSource& source,
+                       bool waits_in_step) {
   check(model);
-  const LinkTable links(model.world, model.links);
-  const std::optional<std::int64_t> period = topology.period();
-  std::unordered_map<std::int64_t, Traffic> rounds;
-  const auto source = [&](std::int64_t k, std::int64_t /*bucket*/) -> const Traffic* {
-    const std::int64_t index = period ? k % *period : k;
-    const auto found = rounds.find(index);
-    if (found != rounds.end()) return &found->second;
-    return &rounds.emplace(index, traffic_of(topology.round(index), links)).first->second;
-  };
-  return Simulation(model, links, Scheme::kGossip, source).run();
-}
-
-StepPrediction predict_all_reduce(const StepModel& model) {
-  check(model);
-  const LinkTable links(model.world, model.links);
-  Traffic traffic = all_reduce_traffic(links);
-  traffic.late = 0;
-  return Simulation(model, links, Scheme::kAllReduce,
-                    [&](std::int64_t, std::int64_t) { return &traffic; })
-      .run();
+  return Simulation(model, links, source, waits_in_step).run();
 }
 
 StepPrediction predict_schedule(const StepModel& model, const ExchangeSchedule& schedule,
@@ -394,17 +370,15 @@ StepPrediction predict_schedule(const StepModel& model, const ExchangeSchedule& 
   check(model);
   const LinkTable links(model.world, model.links);
   ScheduledTraffic traffic(schedule, links, topology, codec);
-  const Scheme scheme = schedule.waits_in_step() ? Scheme::kAllReduce : Scheme::kGossip;
-  return Simulation(model, links, scheme,
-                    [&](std::int64_t k, std::int64_t bucket) { return traffic.of(k, bucket); })
-      .run();
+  const auto source = [&](std::int64_t k, std::int64_t bucket) { return traffic.of(k, bucket); };
+  return predict(model, links, source, schedule.waits_in_step());
 }
 
 StepPrediction predict_local(const StepModel& model) {
   check(model);
   const LinkTable links(model.world, model.links);
   const auto nothing = [](std::int64_t, std::int64_t) { return nullptr; };
-  return Simulation(model, links, Scheme::kGossip, nothing).run();
+  return predict(model, links, nothing, /*waits_in_step=*/false);
 }
 
 }  // namespace gossamer::apps

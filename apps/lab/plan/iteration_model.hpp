@@ -25,10 +25,12 @@
 // exchanges alone. The same seed gives the same delays for every topology.
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "apps/lab/plan/exchange_schedule.hpp"
 #include "apps/lab/plan/links.hpp"
+#include "apps/lab/plan/traffic.hpp"
 #include "base/types.hpp"
 #include "topology/topology.hpp"
 
@@ -70,9 +72,15 @@ struct StepPrediction {
 std::vector<double> split_into_buckets(double model_bytes, double bucket_bytes,
                                        std::int64_t most = 256);
 
-/// The predictions throw ConfigError for an impossible model.
-StepPrediction predict_gossip(const StepModel& model, const Topology& topology);
-StepPrediction predict_all_reduce(const StepModel& model);
+/// Gives the traffic that a bucket starts in step k; null: the bucket sends nothing in this step.
+using TrafficSource = std::function<const Traffic*(std::int64_t k, std::int64_t bucket)>;
+
+// The predictions throw ConfigError for an impossible model.
+
+/// Predicts steps with the traffic of `source`. `links` are those of the model. `waits_in_step`:
+/// the ranks wait for an exchange in the step that starts it, as all-reduce does.
+StepPrediction predict(const StepModel& model, const LinkTable& links, const TrafficSource& source,
+                       bool waits_in_step);
 /// `topology` may be null if no lane of the algorithm follows one; `codec` is that of `schedule`.
 StepPrediction predict_schedule(const StepModel& model, const ExchangeSchedule& schedule,
                                 const Topology* topology, const Codec* codec);

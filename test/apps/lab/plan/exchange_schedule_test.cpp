@@ -2,6 +2,7 @@
 
 #include "apps/lab/plan/exchange_schedule.hpp"
 
+#include "test/apps/lab/plan/predictions.hpp"
 #include "test/base/thrown.hpp"
 #include "test/core/algorithms/algorithm_variants.hpp"
 #include "test/core/problem.hpp"

@@ -4,6 +4,8 @@
 // clusters of nodes with four GPUs each, and the constants with which the model comes close.
 // docs/design/iteration-model.md discusses both.
 
+#include "test/apps/lab/plan/predictions.hpp"
+
 #include <array>
 
 #include "apps/lab/plan/iteration_model.hpp"

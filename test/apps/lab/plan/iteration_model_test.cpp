@@ -2,6 +2,8 @@
 
 #include "apps/lab/plan/iteration_model.hpp"
 
+#include "test/apps/lab/plan/predictions.hpp"
+
 #include <cmath>
 #include <memory>
 #include <utility>

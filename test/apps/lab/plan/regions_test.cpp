@@ -2,6 +2,7 @@
 
 #include "apps/lab/plan/regions.hpp"
 
+#include "test/apps/lab/plan/predictions.hpp"
 #include "test/core/ranks.hpp"
 
 #include <algorithm>

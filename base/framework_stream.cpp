@@ -25,11 +25,11 @@ FrameworkStream::FrameworkStream(Device device, DeviceAllocator allocate,
   streams_.emplace(native, std::move(first));
 }
 
-void FrameworkStream::follow(void* native) {
+void FrameworkStream::set_current(void* native) {
   if (device_.type == DeviceType::kCpu) return;
   std::shared_ptr<Stream>& stream = streams_[native];
   if (!stream) stream = stream_on(device_, native, allocate_);
-  RelayStream::follow(*stream);
+  RelayStream::set_current(*stream);
 }
 
 }  // namespace gossamer

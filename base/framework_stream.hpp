@@ -4,7 +4,8 @@
 // comes from the framework's allocator.
 //
 // The framework's current stream may change at any time, for each thread. So the owner of a
-// stream calls follow() after the framework's code has run, and before it gives the stream work.
+// stream calls set_current() after the framework's code has run, and before it gives the stream
+// work.
 //
 // Thread safety: one thread at a time, as for every RelayStream.
 
@@ -24,14 +25,14 @@ class FrameworkStream : public RelayStream {
   FrameworkStream(Device device, void* native, DeviceAllocator allocate);
 
   /// Passes all later work on to the stream `native`. Does nothing on processors.
-  void follow(void* native);
+  void set_current(void* native);
 
  private:
   FrameworkStream(Device device, DeviceAllocator allocate, std::shared_ptr<Stream> first);
 
   Device device_;
   DeviceAllocator allocate_;
-  /// All streams followed so far, by their native handles.
+  /// All streams that were current so far, by their native handles.
   std::map<void*, std::shared_ptr<Stream>> streams_;
 };
 

@@ -5,10 +5,10 @@
 
 namespace gossamer {
 
-void RelayStream::follow(Stream& next) {
+void RelayStream::set_current(Stream& next) {
   if (&next == current_) return;
   if (next.device() != device()) {
-    throw std::logic_error("RelayStream::follow: the stream is on another device");
+    throw std::logic_error("RelayStream::set_current: the stream is on another device");
   }
   next.wait(record());
   if (std::ranges::find(used_, &next) == used_.end()) used_.push_back(&next);

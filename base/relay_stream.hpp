@@ -25,7 +25,7 @@ class RelayStream : public Stream {
   /// Passes all later work on to `next`, which must be on the same device and outlive this object.
   /// Does nothing if `next` is the current stream. Throws std::logic_error for a stream on another
   /// device, and the error of an earlier stream that has ended with one.
-  void follow(Stream& next);
+  void set_current(Stream& next);
   [[nodiscard]] const Stream& current() const { return *current_; }
 
   [[nodiscard]] Device device() const override { return current_->device(); }

@@ -37,7 +37,7 @@ Pipeline::Config DataParallelOptions::pipeline() const {
 
 Stream& DataParallelCore::stream() {
   if (options_.stream == nullptr) return inline_stream_;
-  options_.stream->follow_current();
+  options_.stream->update_current();
   return *options_.stream;
 }
 

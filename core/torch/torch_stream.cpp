@@ -86,6 +86,6 @@ void TorchStream::keep_for_current(const at::Tensor& tensor) {
   tensor.record_stream(guard.getStream(torch_device(device())));
 }
 
-void TorchStream::follow_current() { follow(current_native(device())); }
+void TorchStream::update_current() { set_current(current_native(device())); }
 
 }  // namespace gossamer

@@ -27,7 +27,7 @@ void load_torch_cuda();
 void use_torch_device(Device device);
 
 /// The stream on which LibTorch computes. The caller's code may switch LibTorch's current stream at
-/// any time, for each thread. After such code has run, call follow_current() before you give work
+/// any time, for each thread. After such code has run, call update_current() before you give work
 /// to this stream.
 class TorchStream : public FrameworkStream {
  public:
@@ -36,7 +36,7 @@ class TorchStream : public FrameworkStream {
   explicit TorchStream(Device device);
 
   /// Passes all later work on to LibTorch's current stream of the calling thread.
-  void follow_current();
+  void update_current();
   /// Makes LibTorch's allocator keep the tensor's memory until the work that this stream has been
   /// given so far is done.
   void keep_for_current(const at::Tensor& tensor);

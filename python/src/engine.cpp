@@ -159,7 +159,7 @@ void Engine::average_parameters(double weight) {
 }
 
 void Engine::follow(std::uintptr_t stream) {
-  if (stream_) stream_->follow(pointer_to(stream));
+  if (stream_) stream_->set_current(pointer_to(stream));
 }
 
 std::int64_t Engine::gradient_ready(std::int64_t parameter, std::uintptr_t address) {

@@ -28,7 +28,7 @@ void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 /// A relay that owns two streams and has just changed from one to the other.
 class OwnRelay : public RelayStream {
  public:
-  OwnRelay() : OwnRelay(std::make_shared<ThreadStream>()) { follow(second_); }
+  OwnRelay() : OwnRelay(std::make_shared<ThreadStream>()) { set_current(second_); }
 
  private:
   explicit OwnRelay(std::shared_ptr<ThreadStream> first)

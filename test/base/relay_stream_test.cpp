@@ -25,7 +25,7 @@ TEST(RelayStream, KeepsTheOrderAcrossStreams) {
   });
   std::vector<int> expected;
   for (int i = 0; i < 100; ++i) {
-    relay.follow(i % 3 == 0 ? first : second);
+    relay.set_current(i % 3 == 0 ? first : second);
     relay.run([&order, i] { order.push_back(i); });
     expected.push_back(i);
   }
@@ -41,7 +41,7 @@ struct BrokenBehind {
       while (!go) std::this_thread::yield();
       throw std::runtime_error("broken");
     });
-    relay.follow(second);
+    relay.set_current(second);
   }
 
   std::atomic<bool> go = false;
@@ -66,7 +66,7 @@ TEST(RelayStream, WaitsForAllStreamsWhenOneHasEnded) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     over = true;
   });
-  broken.relay.follow(broken.first);
+  broken.relay.set_current(broken.first);
   broken.go = true;
   EXPECT_THROW(broken.relay.synchronize(), std::runtime_error);
   EXPECT_TRUE(over);
@@ -76,8 +76,8 @@ TEST(RelayStream, StaysOnItsDevice) {
   ThreadStream first;
   ThreadStream elsewhere({DeviceType::kCuda, 1});
   RelayStream relay(first);
-  EXPECT_THROW(relay.follow(elsewhere), std::logic_error);
-  relay.follow(first);
+  EXPECT_THROW(relay.set_current(elsewhere), std::logic_error);
+  relay.set_current(first);
   EXPECT_EQ(&relay.current(), &first);
 }
 

@@ -42,7 +42,7 @@ class AlternatingStream : public RelayStream {
  public:
   AlternatingStream() : AlternatingStream(std::make_unique<ThreadStream>()) {}
   void run(std::function<void()> work) override {
-    follow(&current() == first_.get() ? second_ : *first_);
+    set_current(&current() == first_.get() ? second_ : *first_);
     RelayStream::run(std::move(work));
   }
 

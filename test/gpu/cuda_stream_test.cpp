@@ -73,7 +73,7 @@ TEST_F(CudaStreamTest, KeepsTheOrderOfAFrameworkThatChangesItsStream) {
   std::vector<int> order;
   std::vector<int> expected;
   for (int i = 0; i < 20; ++i) {
-    stream.follow(i % 3 == 0 ? first->native() : second->native());
+    stream.set_current(i % 3 == 0 ? first->native() : second->native());
     stream.run([&order, i] { order.push_back(i); });
     expected.push_back(i);
   }

@@ -187,12 +187,12 @@ void CheckpointControl::stop(const ControlSync::Status& status) {
   if (steps_.run() == 0 || !saves) {
     wait();
     runner_.model().drain();
-    runner_.follow_timeline(/*is_over=*/true);
+    runner_.advance_timeline(/*is_over=*/true);
     leave_with({.text = text, .code = code});
   }
   const std::string error = save();
   runner_.model().drain();
-  runner_.follow_timeline(/*is_over=*/true);
+  runner_.advance_timeline(/*is_over=*/true);
   if (!error.empty()) {
     leave_with({.text = concat(text, "; a checkpoint could not be saved: ", error),
                 .code = ExitCode::kCheckpoint});

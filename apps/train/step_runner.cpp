@@ -209,7 +209,7 @@ void StepRunner::advance() {
   }
 }
 
-void StepRunner::follow_timeline(bool is_over) {
+void StepRunner::advance_timeline(bool is_over) {
   if (!step_timeline_) return;
   step_timeline_->advance(
       is_over ? std::nullopt : std::optional(data_.steps().run() + 1), [this] { model_.drain(); },

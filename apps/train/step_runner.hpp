@@ -70,7 +70,7 @@ class StepRunner {
   void commit_ema();
   /// Collective in some steps: starts and ends the recording of steps, if there is a timeline. The
   /// caller calls it before every step, and with `is_over` after the last one.
-  void follow_timeline(bool is_over);
+  void advance_timeline(bool is_over);
   /// Shows the visitor the model and the step counts.
   void visit_model(StateVisitor& visitor);
   /// Shows the visitor the sums of the window, the loss scaler and the moving average.

@@ -126,7 +126,7 @@ void SurvivalControl::enter(const Membership& membership) {
   }
   if (auto& timeline = runner.step_timeline()) {
     const std::int64_t restored = parts_.checkpoints.restored_step();
-    timeline->follow_world(step - std::max<std::int64_t>(restored, 0));
+    timeline->enter_world(step - std::max<std::int64_t>(restored, 0));
   }
   take_over_folder();
   parts_.recorder.write_unwritten();

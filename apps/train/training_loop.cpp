@@ -167,7 +167,7 @@ void TrainingLoop::iterate() {
   if (!checkpoints_.is_under_way()) setup_.admit(true);
   checkpoints_.meet();
   if (checkpoints_.is_due()) checkpoints_.start();
-  runner_.follow_timeline(/*is_over=*/false);
+  runner_.advance_timeline(/*is_over=*/false);
   phases_.begin_due_phase();
   data_.steps().mark_handled();
   advance();
@@ -269,7 +269,7 @@ void TrainingLoop::evaluate_and_record() {
 }
 
 void TrainingLoop::end() {
-  runner_.follow_timeline(/*is_over=*/true);
+  runner_.advance_timeline(/*is_over=*/true);
   const StepCount& steps = data_.steps();
   if (evaluator_.is_out_of_patience() && setup_.is_first()) {
     setup_.logger.info(concat("ends after step ", steps.run(), " of ", steps.total(),

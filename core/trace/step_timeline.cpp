@@ -57,7 +57,7 @@ StepTimeline::StepTimeline(Communicator& communicator, Config config)
       timeline_(
           std::make_shared<Timeline>(capacity_of(config_, communicator.size()), config_.clock)) {}
 
-void StepTimeline::follow_world(std::int64_t num_steps) {
+void StepTimeline::enter_world(std::int64_t num_steps) {
   num_steps_ = num_steps;
   bool has_clock = first_clock_.has_value();
   std::istringstream first(communicator_

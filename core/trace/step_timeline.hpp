@@ -11,7 +11,7 @@
 //    the recording.
 //
 // Where ranks go on without a lost rank (Elastic::reconfigure()), or a rank joins, all ranks next
-// call follow_world(). The file then has the spans of the ranks that are there when it is written.
+// call enter_world(). The file then has the spans of the ranks that are there when it is written.
 //
 // If a rank fails otherwise, there is no file. Not thread safe. Errors: CommError; on rank 0
 // CheckpointError if the file cannot be written.
@@ -67,7 +67,7 @@ class StepTimeline {
   /// Collective, in a new world. All go on as rank 0 does, and compare their clocks anew.
   /// `num_steps`: the steps that have been made since the first before_step() of the run, the same
   /// on all ranks.
-  void follow_world(std::int64_t num_steps);
+  void enter_world(std::int64_t num_steps);
 
   /// Collective in some steps. The spans of the step get the number `step` >= 0. `drain` waits for
   /// the exchanges in flight. Returns a sentence for the user on rank 0 when the file has been

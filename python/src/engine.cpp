@@ -338,16 +338,16 @@ void Engine::resume(const std::string& options, bool joins, bool averages) {
        .joins = joins});
   num_updated_ = 0;
   offered_.assign(offered_.size(), nullptr);
-  if (timeline_) follow_world();
+  if (timeline_) enter_world();
 }
 
-void Engine::follow_world() {
+void Engine::enter_world() {
   // A rank that joins has loaded nothing.
   const std::vector<std::string> loaded = session_->communicator().all_gather(concat(num_loaded_));
   parse_whole(loaded.front(), num_loaded_);
-  timeline_->follow_world(model().progress().num_steps - num_loaded_);
+  timeline_->enter_world(model().progress().num_steps - num_loaded_);
   // Some ranks have begun the next step already, and all begin it in this world.
-  if (has_begun_) follow_timeline(/*is_over=*/false);
+  if (has_begun_) advance_timeline(/*is_over=*/false);
 }
 
 std::int64_t Engine::now_ns() const {
@@ -373,7 +373,7 @@ void Engine::before_step() {
   has_begun_ = true;
   try {
     if (!model().is_detached()) {
-      follow_timeline(/*is_over=*/false);
+      advance_timeline(/*is_over=*/false);
     } else if (timeline_ && timeline_->timeline()->step() >= 0) {
       timeline_->timeline()->begin_step(model().progress().num_steps + 1);
     }
@@ -386,10 +386,10 @@ void Engine::before_step() {
 
 void Engine::finish() {
   drain();
-  follow_timeline(/*is_over=*/true);
+  advance_timeline(/*is_over=*/true);
 }
 
-void Engine::follow_timeline(bool is_over) {
+void Engine::advance_timeline(bool is_over) {
   if (!timeline_) return;
   timeline_->advance(
       is_over ? std::nullopt : std::optional(model().progress().num_steps + 1), [this] { drain(); },

@@ -194,9 +194,9 @@ class Engine : private ParameterHost {
   [[nodiscard]] Pipeline& model() const;
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
   void load_from(const TensorSource& source, const std::vector<OtherTensor>& others);
-  void follow_timeline(bool is_over);
+  void advance_timeline(bool is_over);
   /// Collective, in a new world.
-  void follow_world();
+  void enter_world();
   void record_span(const char* what, std::int64_t start_ns);
   /// Has the edges of a topology follow the adaptive factor, if there is one.
   void adapt(std::shared_ptr<const Topology>& topology) const;

@@ -95,7 +95,7 @@ class BenchEngine {
 
   Row step(const std::vector<Batch>& pool) {
     const Batch& batch = pool[losses_.size() % pool.size()];
-    follow_timeline();
+    advance_timeline();
     const PipelineMetrics before = metrics();
     const double cpu_before = communicator_.worker_cpu_s();
     const TimelineScope scope(timeline_.get(), {.what = "step"});
@@ -146,7 +146,7 @@ class BenchEngine {
     timeline_ = step_timeline_->timeline();
   }
 
-  void follow_timeline() {
+  void advance_timeline() {
     if (!step_timeline_) return;
     const std::int64_t step = std::ssize(losses_) + 1;
     tell([&] { return step_timeline_->before_step(step, [this] { drain(); }); });

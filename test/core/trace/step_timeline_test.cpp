@@ -304,13 +304,13 @@ TEST(StepTimeline, FollowsRank0IntoANewWorld) {
     const auto drain = [] {};
     if (!is_new) timeline.before_step(11, drain);
     if (world.rank == 1) timeline.before_step(11, drain);
-    timeline.follow_world(1);
+    timeline.enter_world(1);
     for (int step = 12; step < 17; ++step) {
       EXPECT_EQ(timeline.before_step(step, drain), "");
       const TimelineScope scope(timeline.timeline().get(), {.what = "step"});
     }
     // Now the clocks have been compared.
-    timeline.follow_world(6);
+    timeline.enter_world(6);
     for (int step = 17; step < 20; ++step) {
       const std::string text = timeline.before_step(step, drain);
       EXPECT_EQ(contains(text, "the timeline of 4 steps"), step == 19 && world.rank == 0) << text;

@@ -64,7 +64,7 @@ void RunRecorder::share_folder() {
   folder_writer_ = setup_.communicator.all_gather(this_process()).front();
 }
 
-void RunRecorder::follow_folder(std::string path, std::string writer) {
+void RunRecorder::set_folder(std::string path, std::string writer) {
   folder_path_ = std::move(path);
   folder_writer_ = std::move(writer);
 }

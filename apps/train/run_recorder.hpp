@@ -45,12 +45,12 @@ class RunRecorder {
   [[nodiscard]] RunFolder* folder() { return folder_.get(); }
   [[nodiscard]] const RunFolder* folder() const { return folder_.get(); }
   /// Where the folder is. Known on rank 0, and on all ranks after share_folder() or
-  /// follow_folder().
+  /// set_folder().
   [[nodiscard]] const std::string& folder_path() const { return folder_path_; }
   /// Collective: the ranks learn from rank 0 where the folder is, and which process writes it.
   void share_folder();
   /// Takes what rank 0 says of the folder.
-  void follow_folder(std::string path, std::string writer);
+  void set_folder(std::string path, std::string writer);
   /// On rank 0, takes the folder over from a rank that is lost. Returns true if it has done so.
   bool take_over_folder();
 

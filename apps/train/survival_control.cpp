@@ -183,7 +183,7 @@ void SurvivalControl::introduce(std::int64_t step) {
     const std::int64_t total = first["total_steps"];
     steps.replan(total, config_.make_schedule(total));
   }
-  parts_.recorder.follow_folder(first["folder"], first["writer"]);
+  parts_.recorder.set_folder(first["folder"], first["writer"]);
   // Only ranks that have passed the last barrier are lost.
   if (std::ranges::all_of(all, says("stopped"))) {
     take_over_folder();

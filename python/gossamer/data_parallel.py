@@ -378,7 +378,7 @@ class DecentralizedDataParallel(EngineSteps):
             yield distance
         finally:
             self._scope = ""
-            self._follow_stream()
+            self._set_stream()
             average.leave(keep=keep)
             self._trained.note_versions()
 
@@ -396,7 +396,7 @@ class DecentralizedDataParallel(EngineSteps):
             yield
         finally:
             self._scope = ""
-            self._follow_stream()
+            self._set_stream()
             self._trained.take_back()
             if self._engine.has_started:
                 self._forget_arrived()
@@ -418,7 +418,7 @@ class DecentralizedDataParallel(EngineSteps):
         self._engine.switch_to(engine_text(wanted, world_of(self._session)))
         wanted.pop("average")
         self._options = {k: v for k, v in self._options.items() if k != "topology"} | wanted
-        self._follow_moves()
+        self._rebind()
         if self._optimizer.state is not None:
             self._optimizer.state.give_out(self._engine)
         self._trained.note_versions()

@@ -53,7 +53,7 @@ class OptimizerState:
         keep_float32(optimizer)
         _has_masters.add(optimizer)
 
-    def follow(self, live_engine: Callable[[], _core.Engine | None]) -> None:
+    def set_engine(self, live_engine: Callable[[], _core.Engine | None]) -> None:
         """Ask `live_engine` for the engine when the state is read; None: the engine is gone."""
         self._live_engine = live_engine
 

@@ -81,7 +81,7 @@ class EngineParameters:
         """Warn of tensors in the parameters' memory that cannot follow them into the engine's."""
         self._aliases.warn(self._homes)
 
-    def follow(self, engine: _core.Engine) -> bool:
+    def rebind(self, engine: _core.Engine) -> bool:
         """Share the engine's memory, if it has moved; return whether it has."""
         if engine.generation == self._generation:
             return False

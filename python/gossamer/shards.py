@@ -192,7 +192,7 @@ class ShardedParameters(EngineParameters):
     def warn_of_aliases(self) -> None:
         """Warn of nothing: others see a shard through its parameter."""
 
-    def follow(self, engine: _core.Engine) -> bool:
+    def rebind(self, engine: _core.Engine) -> bool:
         """Share the engine's memory, if it has moved; return whether it has."""
         if engine.generation == self._generation:
             return False

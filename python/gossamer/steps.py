@@ -91,7 +91,7 @@ class EngineSteps(torch.nn.Module):
         self._watch = ModuleWatch(module, optimizer)
         self._earlier_metrics: dict[str, float] = {}
         if optimizer.state is not None:
-            optimizer.state.follow(_engine_of(self))
+            optimizer.state.set_engine(_engine_of(self))
         self._on_gpu = trained.device.type == "cuda"
         self._accumulating = False
         self._in_backward = False
@@ -219,7 +219,7 @@ class EngineSteps(torch.nn.Module):
         if has_started:
             given = [(n, k, shape, torch.tensor(v, dtype=torch.uint8)) for n, k, shape, v in state]
             self._engine.load_state([(n, k, s, v.data_ptr()) for n, k, s, v in given], [])
-            self._follow_moves()
+            self._rebind()
         self._optimizer.renew(self._engine)
         self._trained.note_versions()
         self._engine_is_new()
@@ -311,7 +311,7 @@ class EngineSteps(torch.nn.Module):
 
     def _end_step(self) -> None:
         self._is_broken = True
-        self._follow_stream()
+        self._set_stream()
         if not self._engine.has_started:
             self._trained.check_places()
             self._start()
@@ -328,7 +328,7 @@ class EngineSteps(torch.nn.Module):
         self._weight, self._own_factor = None, 1.0
         self._is_offered = bytearray(len(self._trained.tensors))
         self._return_layouts()
-        self._follow_moves()
+        self._rebind()
         self._trained.note_versions()
         self._is_broken = False
         self._engine.record("backward", self._backward_ns)
@@ -375,7 +375,7 @@ class EngineSteps(torch.nn.Module):
             )
         if self._on_gpu:
             # Autograd may run every part of a model on a stream of its own.
-            self._made_on[i] = self._follow_stream()
+            self._made_on[i] = self._set_stream()
         self._offer(i, p)
 
     def _arrived(self, i: int) -> None:
@@ -396,7 +396,7 @@ class EngineSteps(torch.nn.Module):
         # The engine copies the values from where they were when the module was wrapped.
         self._trained.take_back()
         self._engine.start()
-        self._follow_moves()
+        self._rebind()
         self._optimizer.tell(self._engine)
 
     def _resume(self, options: str, *, joins: bool) -> None:
@@ -406,7 +406,7 @@ class EngineSteps(torch.nn.Module):
         else:
             self._engine.write_masters()
         self._engine.resume(options, joins, averages=True)
-        self._follow_moves()
+        self._rebind()
         if joins and self._engine.has_started:
             for p in self._trained.tensors:
                 # Sums of a step that the others have made again.
@@ -461,12 +461,12 @@ class EngineSteps(torch.nn.Module):
             self._keep_gradients(changed)
         self._after_update([self._trained.tensors[i] for i in changed])
 
-    def _follow_stream(self) -> int:
-        """Have the engine's work follow what this thread has given to PyTorch."""
+    def _set_stream(self) -> int:
+        """Have the engine work after what this thread has given to PyTorch."""
         if not self._on_gpu:
             return 0
         stream = current_stream(self._trained.device)
-        self._engine.follow(stream)
+        self._engine.set_stream(stream)
         return stream
 
     def _keep_gradients(self, changed: list[int]) -> None:
@@ -491,7 +491,7 @@ class EngineSteps(torch.nn.Module):
         return self._trained.as_masters(self._optimizer.optimizer)
 
     def _has_loaded(self) -> None:
-        self._follow_moves()
+        self._rebind()
         if self._optimizer.state is not None:
             self._optimizer.state.give_out(self._engine)
         if self._loss_scale is not None:
@@ -500,8 +500,8 @@ class EngineSteps(torch.nn.Module):
         increment_versions(self._trained.tensors)
         self._trained.note_versions()
 
-    def _follow_moves(self) -> None:
-        if self._trained.follow(self._engine):
+    def _rebind(self) -> None:
+        if self._trained.rebind(self._engine):
             self._buckets = self._engine.buckets()
             self._trained.note_versions()
 
@@ -531,7 +531,7 @@ class EngineSteps(torch.nn.Module):
                 f"{call} in a process that was forked from the one that trains; start it with "
                 "the method 'spawn', or let it only load data"
             )
-        self._follow_stream()
+        self._set_stream()
         if self._scope:
             raise RuntimeError(f"{call} inside the scope of {self._scope}; let the scope end first")
         if self._is_broken:
@@ -575,7 +575,7 @@ def _rule_of(
         if found is not None:
             if not found._buckets:
                 # A rank that joins makes its first update before it knows where parameters lie.
-                found._follow_moves()
+                found._rebind()
             indices = [found._buckets[bucket] for bucket in buckets]
             with found._masters():
                 found._optimizer.step(indices, scale, factors, gradients)

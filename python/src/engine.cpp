@@ -158,7 +158,7 @@ void Engine::average_parameters(double weight) {
   ModelAverage(*communicator_, *stream_, std::move(memory), weight);
 }
 
-void Engine::follow(std::uintptr_t stream) {
+void Engine::set_stream(std::uintptr_t stream) {
   if (stream_) stream_->set_current(pointer_to(stream));
 }
 
@@ -441,7 +441,7 @@ void add_engine(nb::module_& module) {
                     std::optional<IslandSessions>>(),
            "session"_a, "parameters"_a, "gpu"_a.none(), "options"_a, "optimizer"_a, "rule"_a.none(),
            "islands"_a.none() = nb::none())
-      .def("follow", &Engine::follow, "stream"_a)
+      .def("set_stream", &Engine::set_stream, "stream"_a)
       .def("arrived", &Engine::arrived, "parameter"_a)
       .def("gradient_ready", &Engine::gradient_ready, "parameter"_a, "address"_a, Free())
       .def("start", &Engine::start, Free())

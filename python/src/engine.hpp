@@ -77,7 +77,7 @@ class Engine : private ParameterHost {
   ~Engine() override;
 
   /// On a GPU: sends the work of the next calls to this cudaStream_t, PyTorch's current stream.
-  void follow(std::uintptr_t stream);
+  void set_stream(std::uintptr_t stream);
   void arrived(std::int64_t parameter) { model().arrived(parameter); }
   /// Returns the number of buckets that have been updated in this step.
   std::int64_t gradient_ready(std::int64_t parameter, std::uintptr_t address);

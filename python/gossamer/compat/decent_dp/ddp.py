@@ -105,7 +105,7 @@ class DecentralizedDataParallel(torch.nn.Module):
             bucket_size_in_mb=bucket_size_in_mb,
             options=options,
         )
-        self._trainer.follow_sums(made)
+        self._trainer.watch_sums(made)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
@@ -195,7 +195,7 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
         self._backup: list[torch.Tensor] = []
         self._sums: PeerSums | None = None
 
-    def follow_sums(self, topology: Topology) -> None:
+    def watch_sums(self, topology: Topology) -> None:
         """Call the optimizer's pre_average_hook(), if it has one."""
         if hasattr(self.optimizer, "pre_average_hook"):
             self._sums = PeerSums(self.optimizer, topology)

@@ -8,10 +8,8 @@
 #include <ATen/Parallel.h>
 #include <nlohmann/json.hpp>
 
+#include "apps/commands/command_options.hpp"
 #include "apps/commands/commands.hpp"
-#include "apps/commands/simd_option.hpp"
-#include "apps/commands/start_options.hpp"
-#include "apps/commands/timeline_options.hpp"
 #include "apps/lab/bench/kernel_bench.hpp"
 #include "apps/lab/bench/reference_task.hpp"
 #include "apps/lab/bench/step_bench.hpp"

@@ -7,9 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/commands/command_options.hpp"
 #include "apps/commands/commands.hpp"
-#include "apps/commands/output_file.hpp"
-#include "apps/commands/start_options.hpp"
 #include "apps/lab/plan/link_bench.hpp"
 #include "apps/lab/plan/plan.hpp"
 #include "apps/train/agreement.hpp"

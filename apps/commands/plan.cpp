@@ -12,8 +12,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/commands/command_options.hpp"
 #include "apps/commands/commands.hpp"
-#include "apps/commands/settings.hpp"
 #include "apps/lab/plan/plan_request.hpp"
 #include "base/text.hpp"
 #include "base/yaml.hpp"

@@ -11,9 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/commands/command_options.hpp"
 #include "apps/commands/commands.hpp"
-#include "apps/commands/simd_option.hpp"
-#include "apps/commands/start_options.hpp"
 #include "apps/train/agreement.hpp"
 #include "apps/train/local_processes.hpp"
 #include "apps/train/start_store.hpp"

@@ -9,8 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/commands/command_options.hpp"
 #include "apps/commands/commands.hpp"
-#include "apps/commands/settings.hpp"
 #include "apps/lab/simulate/simulation.hpp"
 #include "apps/lab/simulate/simulation_report.hpp"
 #include "base/error.hpp"

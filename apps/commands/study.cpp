@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/commands/command_options.hpp"
 #include "apps/commands/commands.hpp"
-#include "apps/commands/start_options.hpp"
 
 namespace gossamer::apps {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/commands/command_options.hpp"
 #include "apps/commands/commands.hpp"
 #include "apps/commands/list.hpp"
-#include "apps/commands/output_file.hpp"
 #include "apps/records/topology_report.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"

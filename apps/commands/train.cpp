@@ -13,9 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "apps/commands/command_options.hpp"
 #include "apps/commands/commands.hpp"
-#include "apps/commands/start_options.hpp"
-#include "apps/commands/timeline_options.hpp"
 #include "apps/records/environment.hpp"
 #include "apps/records/report.hpp"
 #include "apps/records/topology_report.hpp"

@@ -1,12 +1,23 @@
-#include "apps/commands/start_options.hpp"
+#include "apps/commands/command_options.hpp"
 
-#include <string>
-#include <vector>
+#include <fstream>
 
+#include "base/error.hpp"
+#include "base/text.hpp"
 #include "comm/backends.hpp"
 #include "comm/tcp/stream_count.hpp"
+#include "core/trace/step_timeline.hpp"
 
 namespace gossamer::apps {
+namespace {
+
+/// An empty text if `text` names steps, else what is wrong with it.
+std::string check_steps(const std::string& text) {
+  if (parse_timeline_steps(text)) return "";
+  return concat("is ", text, ", allowed: BEGIN:END with 0 <= BEGIN < END, as 10:30");
+}
+
+}  // namespace
 
 void add_start_options(CLI::App& command, StartOptions& options) {
   command
@@ -81,6 +92,54 @@ CLI::Validator auto_or(const CLI::Validator& range) {
     return std::string();
   };
   return {check, "or auto"};
+}
+
+SimdPath simd_path_of(const std::string& name) {
+  if (name == "auto") return best_simd_path();
+  std::vector<std::string> available = {"auto"};
+  for (const SimdPath path : available_simd_paths()) {
+    if (name == name_of(path)) return path;
+    available.emplace_back(name_of(path));
+  }
+  throw ConfigError(
+      "command line", "--simd",
+      concat("this processor has no path ", name, ", allowed: ", join(available, ", ")));
+}
+
+void add_timeline_options(CLI::App& command, std::string& path, std::string& steps) {
+  command
+      .add_option("--timeline", path,
+                  "Write what all ranks do, and when, into one file for https://ui.perfetto.dev")
+      ->type_name("FILE.json");
+  command
+      .add_option(
+          "--timeline-steps", steps,
+          "The steps of the timeline: 10:30 leaves 10 steps out, and records until 30 steps "
+          "are done. Default 10:30, or fewer in a shorter run")
+      ->check(check_steps)
+      ->type_name("BEGIN:END");
+}
+
+void add_setting(CLI::App& command, std::vector<std::string>& settings, const std::string& option,
+                 const std::string& key, const std::string& help,
+                 const std::function<std::string(const std::string&)>& to_yaml) {
+  command
+      .add_option_function<std::string>(
+          option,
+          [&settings, key, to_yaml](const std::string& value) {
+            settings.push_back(concat(key, "=", to_yaml ? to_yaml(value) : value));
+          },
+          help)
+      ->trigger_on_parse();
+}
+
+void write_output(std::string_view option, const std::string& path, std::string_view text) {
+  std::ofstream file(path);
+  file << text << std::flush;
+  if (!file) {
+    throw ConfigError("command line", option,
+                      concat(path, " cannot be written, allowed: a file in a folder that exists"));
+  }
 }
 
 }  // namespace gossamer::apps

@@ -8,16 +8,76 @@
 #include <string_view>
 #include <vector>
 
+#include <torch/version.h>
+
 #include "apps/commands/commands.hpp"
-#include "apps/program/allocator.hpp"
-#include "apps/program/version.hpp"
 #include "apps/train/agreement.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/backends.hpp"
+#ifdef GOSSAMER_HAVE_MPI
+#include "comm/mpi/check.hpp"
+#endif
+#if defined(GOSSAMER_HAVE_JEMALLOC)
+#include <jemalloc/jemalloc.h>
+#elif defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+#if defined(GOSSAMER_HAVE_JEMALLOC)
+// jemalloc reads this when it starts; what MALLOC_CONF says counts on top. Pages are never given
+// back, and large blocks live in the same arenas as all others, so that they are found again.
+// NOLINTNEXTLINE: the name and type are jemalloc's
+const char* malloc_conf = "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0";
+#endif
 
 namespace gossamer::apps {
 namespace {
+
+/// Makes freed memory stay in the process. Gradients come and go in every step: given back to the
+/// kernel, they fault in again page by page. Call it before anything allocates much.
+#if defined(GOSSAMER_HAVE_JEMALLOC)
+
+void keep_freed_memory() {}
+const char* allocator_name() { return "jemalloc"; }
+
+#else
+
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  // glibc before 2.38 cannot reuse the hole that an aligned block of the same size has left
+  // (bug 14581), so a process that keeps larger blocks than this in its heap grows without end.
+  constexpr int kKeep = 1024 * 1024;
+  mallopt(M_MMAP_THRESHOLD, kKeep);
+  mallopt(M_TRIM_THRESHOLD, 64 * kKeep);
+#endif
+}
+const char* allocator_name() { return "the C library's"; }
+
+#endif
+
+std::string mpi_version() {
+#ifdef GOSSAMER_HAVE_MPI
+  return mpi_library_version();
+#else
+  return "not built in";
+#endif
+}
+
+std::string_view nccl_text() {
+#ifdef GOSSAMER_HAVE_CUDA
+  return "loaded when a GPU is asked for";
+#else
+  return "not in this build (no CUDA)";
+#endif
+}
+
+/// What this program was built with and runs on, one line each.
+std::string version_text() {
+  return concat("gossamer ", GOSSAMER_VERSION, "\n", "LibTorch ", TORCH_VERSION, "\n", "MPI      ",
+                mpi_version(), "\n", "NCCL     ", nccl_text(), "\n", "compiler ", GOSSAMER_COMPILER,
+                "\n", "memory   ", allocator_name());
+}
 
 /// Under mpirun a process that leaves without MPI takes the others down, perhaps before anybody has
 /// said why. So everybody starts, one rank speaks, and all leave together. When `error` belongs to

@@ -20,12 +20,13 @@
 #include <vector>
 
 #include "apps/records/progress_line.hpp"
+#include "apps/records/rank_figures.hpp"
 #include "apps/records/run_folder.hpp"
 #include "apps/train/data_plan.hpp"
+#include "apps/train/evaluation.hpp"
 #include "apps/train/evaluator.hpp"
 #include "apps/train/run_config.hpp"
 #include "apps/train/step_runner.hpp"
-#include "apps/train/summary.hpp"
 #include "apps/train/training_setup.hpp"
 
 namespace gossamer::apps {

@@ -1,4 +1,4 @@
-#include "python/src/messages.hpp"
+#include "python/src/module.hpp"
 
 #include <array>
 #include <regex>

@@ -1,15 +1,12 @@
 // gossamer._core: what Python needs of the engine, without LibTorch. Python's part makes a library
 // for PyTorch of it.
 
+#include "python/src/module.hpp"
+
 #include "python/src/checkpoints.hpp"
 #include "python/src/device.hpp"
 #include "python/src/engine.hpp"
-#include "python/src/messages.hpp"
-#include "python/src/records.hpp"
 #include "python/src/session.hpp"
-#include "python/src/start.hpp"
-#include "python/src/studies.hpp"
-#include "python/src/topologies.hpp"
 
 #include <exception>
 #include <string>

@@ -1,5 +1,4 @@
-#include "python/src/records.hpp"
-
+#include "python/src/module.hpp"
 #include "python/src/options.hpp"
 #include "python/src/session.hpp"
 

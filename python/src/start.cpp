@@ -1,5 +1,6 @@
-#include "python/src/start.hpp"
+#include "comm/start/start.hpp"
 
+#include "python/src/module.hpp"
 #include "python/src/session.hpp"
 
 #include <chrono>
@@ -24,7 +25,6 @@
 #include "comm/backends.hpp"
 #include "comm/rendezvous/run_name.hpp"
 #include "comm/start/secret.hpp"
-#include "comm/start/start.hpp"
 #include "comm/start/store_socket.hpp"
 #include "comm/start/store_use.hpp"
 #include "comm/store.hpp"

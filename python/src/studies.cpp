@@ -1,5 +1,4 @@
-#include "python/src/studies.hpp"
-
+#include "python/src/module.hpp"
 #include "python/src/options.hpp"
 
 #include <string>

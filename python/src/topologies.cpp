@@ -1,5 +1,4 @@
-#include "python/src/topologies.hpp"
-
+#include "python/src/module.hpp"
 #include "python/src/options.hpp"
 
 #include <cstdint>

@@ -124,10 +124,35 @@ std::string shortest(double value) {
   return {digits.data(), result.ptr};
 }
 
+std::string with_digits(double value, int digits, std::chars_format format) {
+  // The largest number has 309 digits before the point.
+  std::array<char, 400> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, format, digits);
+  return {text.data(), end.ptr};
+}
+
 std::string visible(std::string_view text) { return escaped(text, commands_terminal); }
 
 std::string visible_line(std::string_view name) {
   return escaped(name, [](std::uint32_t code) { return code == '\n' || commands_terminal(code); });
+}
+
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain = "@%+=:,./_-[]";
+  const bool is_plain = !text.empty() && std::ranges::all_of(text, [kPlain](unsigned char letter) {
+    return std::isalnum(letter) != 0 || kPlain.find(static_cast<char>(letter)) != kPlain.npos;
+  });
+  if (is_plain) return text;
+  std::string word = "'";
+  for (const char letter : text) {
+    // A quote ends the quotes, stands for itself, and begins them anew.
+    if (letter == '\'') {
+      word += "'\\''";
+    } else {
+      word += letter;
+    }
+  }
+  return word + "'";
 }
 
 std::string human_bytes(double bytes) {
@@ -138,9 +163,7 @@ std::string human_bytes(double bytes) {
     bytes /= 1000.0;
     ++unit;
   }
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
-  return text.data();
+  return concat(with_digits(bytes, unit == 0 ? 0 : 1), " ", kUnits[unit]);
 }
 
 }  // namespace gossamer

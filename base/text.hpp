@@ -56,6 +56,10 @@ std::string to_hex(std::string_view bytes);
 
 /// A floating point number in the fewest digits that read back to the same value.
 std::string shortest(double value);
+/// A floating point number with so many digits: behind the point, or with chars_format::general in
+/// all.
+std::string with_digits(double value, int digits,
+                        std::chars_format format = std::chars_format::fixed);
 
 /// Returns the text as a terminal may show it, for text that comes from files. Control characters
 /// other than the end of a line and the tabulator become `\\x1b` and the like. So do marks that
@@ -63,6 +67,10 @@ std::string shortest(double value);
 std::string visible(std::string_view text);
 /// Shows a name, which has to stay on its line: ends of lines are shown, too.
 std::string visible_line(std::string_view name);
+
+/// The text as one word of a POSIX shell, in quotes where it needs them: for commands that a
+/// message tells the user to type.
+std::string shell_word(const std::string& text);
 
 /// `12.3 MB`, `640 B`: a number of bytes in powers of 1000.
 std::string human_bytes(double bytes);

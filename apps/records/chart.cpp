@@ -1,9 +1,7 @@
 #include "apps/records/chart.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <string_view>
 
@@ -23,11 +21,7 @@ constexpr double kBarHeight = 18.0;
 constexpr double kBarGap = 6.0;
 constexpr int kNumTicks = 5;
 
-std::string coordinate(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", value);
-  return text.data();
-}
+std::string coordinate(double value) { return with_digits(value, 1); }
 
 std::string text_at(double x, double y, std::string_view anchor, const std::string& text) {
   return concat("<text x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" text-anchor=\"", anchor,
@@ -54,9 +48,7 @@ struct Axis {
     // Beyond that, all digits of a label would not fit beside the axis.
     if (distance <= 0.0 || largest >= 1e6 || distance < 1e-6) return short_number(tick);
     const int digits = std::max(0, static_cast<int>(-std::floor(std::log10(distance) + 1e-9)));
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.*f", digits, tick + 0.0);
-    return text.data();
+    return with_digits(tick + 0.0, digits);
   }
 
   [[nodiscard]] double place(double value) const {
@@ -204,11 +196,9 @@ std::string series_color(std::size_t k) {
 
 std::string short_number(double value) {
   if (!std::isfinite(value)) return "–";
-  std::array<char, 32> text{};
   // Large numbers without an exponent, up to a million.
-  const bool large = std::abs(value) >= 1e3 && std::abs(value) < 1e6;
-  std::snprintf(text.data(), text.size(), large ? "%.0f" : "%.4g", value);
-  return text.data();
+  if (std::abs(value) >= 1e3 && std::abs(value) < 1e6) return with_digits(value, 0);
+  return with_digits(value, 4, std::chars_format::general);
 }
 
 std::string line_chart(const LineChart& chart) {

@@ -23,18 +23,16 @@ std::string format_duration(double seconds) {
 }
 
 std::string to_string(const ProgressState& state) {
-  std::array<char, 64> text{};
   std::string line = concat("step ", state.step);
   if (state.total_steps > 0) line += concat("/", state.total_steps);
-  std::snprintf(text.data(), text.size(), "  loss %.4f  lr %.2e", state.loss, state.lr);
-  line += text.data();
+  line += concat("  loss ", with_digits(state.loss, 4), "  lr ",
+                 with_digits(state.lr, 2, std::chars_format::scientific));
   if (std::isfinite(state.samples_per_s)) {
-    std::snprintf(text.data(), text.size(), "  %.0f samples/s", state.samples_per_s);
-    line += text.data();
+    line += concat("  ", with_digits(state.samples_per_s, 0), " samples/s");
   }
   if (state.consensus_distance) {
-    std::snprintf(text.data(), text.size(), "  consensus %.3e", *state.consensus_distance);
-    line += text.data();
+    line += concat("  consensus ",
+                   with_digits(*state.consensus_distance, 3, std::chars_format::scientific));
   }
   if (state.total_steps > 0) line += concat("  left ", format_duration(state.seconds_left));
   return line;

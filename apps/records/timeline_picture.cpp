@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -152,11 +151,7 @@ std::map<int, RankBars> read_bars(const TraceFile& trace) {
   return ranks;
 }
 
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", value);
-  return text.data();
-}
+std::string number(double value) { return with_digits(value, 1); }
 
 std::string label(double x, double y, std::string_view anchor, const std::string& text) {
   return concat("<text x=\"", number(x), "\" y=\"", number(y), "\" text-anchor=\"", anchor, "\">",

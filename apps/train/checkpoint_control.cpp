@@ -6,7 +6,6 @@
 #include "apps/train/agreement.hpp"
 #include "apps/train/model_file.hpp"
 #include "apps/train/resume.hpp"
-#include "base/shell_word.hpp"
 #include "base/text.hpp"
 #include "comm/backends.hpp"
 

@@ -1,7 +1,6 @@
 #include "apps/train/divergence.hpp"
 
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "base/text.hpp"
@@ -10,11 +9,7 @@ namespace gossamer::apps {
 namespace {
 
 /// Three digits are enough in a sentence.
-std::string rounded(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
-  return text;
-}
+std::string rounded(double value) { return with_digits(value, 3, std::chars_format::general); }
 
 }  // namespace
 

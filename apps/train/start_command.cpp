@@ -1,6 +1,5 @@
 #include "apps/train/start_command.hpp"
 
-#include "base/shell_word.hpp"
 #include "base/text.hpp"
 
 namespace gossamer::apps {

@@ -3,6 +3,7 @@
 #include "test/base/thrown.hpp"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -11,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/markup.hpp"
 #include "base/registry.hpp"
 
 namespace gossamer {
@@ -125,6 +127,30 @@ TEST(Text, ShowsWhatWouldCommandATerminal) {
   EXPECT_EQ(visible("\xe0\x80\xaf"), "\\xe0\\x80\\xaf");
   EXPECT_EQ(visible("\xed\xa0\x80"), "\\xed\\xa0\\x80");
   EXPECT_EQ(visible("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
+}
+
+TEST(WithDigits, AreThoseOfPrintf) {
+  EXPECT_EQ(with_digits(1.25, 1), "1.2");
+  EXPECT_EQ(with_digits(-0.0, 2), "-0.00");
+  EXPECT_EQ(with_digits(1234.5, 3, std::chars_format::general), "1.23e+03");
+  EXPECT_EQ(with_digits(0.00012, 2, std::chars_format::scientific), "1.20e-04");
+  EXPECT_EQ(with_digits(1e300, 1).size(), 303);
+}
+
+TEST(ShellWord, LeavesPathsAndAddressesAsTheyAre) {
+  EXPECT_EQ(shell_word("runs/quickstart-2"), "runs/quickstart-2");
+  EXPECT_EQ(shell_word("[::1]:29500"), "[::1]:29500");
+}
+
+TEST(ShellWord, QuotesWhatAShellWouldRead) {
+  EXPECT_EQ(shell_word("runs/a b"), "'runs/a b'");
+  EXPECT_EQ(shell_word("$HOME"), "'$HOME'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word(""), "''");
+}
+
+TEST(Markup, EscapesTheCharactersThatMeanSomething) {
+  EXPECT_EQ(escaped("a<b> & \"c\""), "a&lt;b&gt; &amp; &quot;c&quot;");
 }
 
 }  // namespace

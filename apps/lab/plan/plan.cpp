@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <set>
 #include <string_view>
@@ -21,12 +20,6 @@
 
 namespace gossamer::apps {
 namespace {
-
-std::string with_digits(double value, int digits) {
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
-}
 
 std::string percent(double share) { return concat(shortest(100.0 * share), " %"); }
 

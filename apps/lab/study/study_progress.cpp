@@ -1,8 +1,6 @@
 #include "apps/lab/study/study_progress.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "base/text.hpp"
 
@@ -40,24 +38,22 @@ void StudyProgress::show(const ProgressState& state) {
   if (!progress_.is_bar() && Clock::now() - last_line_ < kBetweenLines) return;
   last_line_ = Clock::now();
   const double part = static_cast<double>(state.step) / static_cast<double>(state.total_steps);
-  std::array<char, 32> loss{};
-  std::snprintf(loss.data(), loss.size(), "%.4f", state.loss);
   const double all = (static_cast<double>(num_runs_ - num_to_do_ + num_done_) + part) /
                      static_cast<double>(num_runs_);
   progress_.show_line(concat(progress_.is_bar() ? bar(all) + " " : "", "run ", number_, "/",
                              num_runs_, "  ", name_, "  step ", state.step, "/", state.total_steps,
-                             "  loss ", loss.data(), "  left ", time_left(part)));
+                             "  loss ", with_digits(state.loss, 4), "  left ", time_left(part)));
 }
 
 void StudyProgress::end(const StudyRow& row) {
   ++num_done_;
   if (progress_.is_bar()) return;
   last_line_ = Clock::now();
-  std::array<char, 96> figures{};
-  std::snprintf(figures.data(), figures.size(), "accuracy %.2f %%, consensus distance %.3e",
-                100.0 * row.accuracy_mean_model, row.consensus_distance);
-  progress_.show_line(concat("run ", number_, "/", num_runs_, "  ", name_,
-                             "  done: ", figures.data(), "  left ", time_left(0.0)));
+  progress_.show_line(concat("run ", number_, "/", num_runs_, "  ", name_, "  done: accuracy ",
+                             with_digits(100.0 * row.accuracy_mean_model, 2),
+                             " %, consensus distance ",
+                             with_digits(row.consensus_distance, 3, std::chars_format::scientific),
+                             "  left ", time_left(0.0)));
 }
 
 }  // namespace gossamer::apps

@@ -1,10 +1,8 @@
 #include "apps/lab/study/study_table.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <string_view>
 
 #include "apps/records/run_record.hpp"
@@ -15,26 +13,19 @@ namespace {
 
 constexpr std::string_view kPlusMinus = " \u00b1 ";
 
-std::string fixed(double value, int digits) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
-}
-
-std::string scientific(double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.2e", value);
-  return text.data();
+/// `factor` times mean and deviation, with two digits.
+std::string text_of(const Moments& moments, double factor, std::chars_format format) {
+  const std::string mean = with_digits(factor * moments.mean, 2, format);
+  if (std::isnan(moments.deviation)) return mean;
+  return concat(mean, kPlusMinus, with_digits(factor * moments.deviation, 2, format));
 }
 
 std::string percent(const Moments& moments) {
-  if (std::isnan(moments.deviation)) return fixed(100 * moments.mean, 2);
-  return concat(fixed(100 * moments.mean, 2), kPlusMinus, fixed(100 * moments.deviation, 2));
+  return text_of(moments, 100.0, std::chars_format::fixed);
 }
 
 std::string distance(const Moments& moments) {
-  if (std::isnan(moments.deviation)) return scientific(moments.mean);
-  return concat(scientific(moments.mean), kPlusMinus, scientific(moments.deviation));
+  return text_of(moments, 1.0, std::chars_format::scientific);
 }
 
 /// The cells of the table, header first.
@@ -65,6 +56,13 @@ Json to_json(const Moments& moments) {
 std::int64_t integer_in(const Json& record, const char* key) {
   const bool has = record.is_object() && record.contains(key) && record[key].is_number_integer();
   return has ? record[key].get<std::int64_t>() : 0;
+}
+
+/// A value of a row as a cell of CSV.
+std::string cell_of(const Json& value) {
+  if (value.is_null()) return "";
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_number_float() ? shortest(value.get<double>()) : value.dump();
 }
 
 Json alpha_json(const std::optional<double>& alpha) { return alpha ? Json(*alpha) : Json(); }
@@ -136,24 +134,13 @@ std::vector<StudyGroup> group_over_seeds(const std::vector<StudyRow>& rows) {
 }
 
 std::string to_csv(const std::vector<StudyRow>& rows) {
-  std::string text =
-      "run,topology,optimizer,dirichlet_alpha,seed,workers,steps,accuracy_mean_model,"
-      "accuracy_worst_local,loss_mean_model,consensus_distance,bytes_sent_per_step,train_s\n";
-  for (const StudyRow& row : rows) {
-    const std::vector<std::string> cells = {
-        row.name,
-        row.topology,
-        row.optimizer,
-        row.dirichlet_alpha ? shortest(*row.dirichlet_alpha) : "",
-        std::to_string(row.seed),
-        std::to_string(row.workers),
-        std::to_string(row.steps),
-        shortest(row.accuracy_mean_model),
-        shortest(row.accuracy_worst_local),
-        shortest(row.loss_mean_model),
-        shortest(row.consensus_distance),
-        shortest(row.bytes_per_step),
-        shortest(row.train_s)};
+  std::vector<std::string> keys;
+  const Json one = to_json(std::vector<StudyRow>(1));
+  for (const auto& [key, value] : one[0].items()) keys.push_back(key);
+  std::string text = join(keys, ",") + "\n";
+  for (const Json& row : to_json(rows)) {
+    std::vector<std::string> cells;
+    for (const auto& [key, value] : row.items()) cells.push_back(cell_of(value));
     text += join(cells, ",") + "\n";
   }
   return text;

@@ -85,21 +85,4 @@ void MixingOperator::run(RankRows& x, bool transposed) const {
   for (Eigen::Index rank = 0; rank < x.rows(); ++rank) x.row(rank) = nodes.row(rank / node_size_);
 }
 
-Eigen::MatrixXd mixing_matrix(const Round& round, int world_size, bool directed) {
-  check_round(round, world_size, directed);
-  RankRows matrix = RankRows::Identity(world_size, world_size);
-  MixingOperator(round).apply(matrix);
-  return matrix;
-}
-
-Eigen::MatrixXd period_product(const Topology& topology, int world_size, std::int64_t num_rounds) {
-  RankRows product = RankRows::Identity(world_size, world_size);
-  for (std::int64_t k = 0; k < num_rounds; ++k) {
-    const Round round = topology.round(k);
-    check_round(round, world_size, topology.directed());
-    MixingOperator(round).apply(product);
-  }
-  return product;
-}
-
 }  // namespace gossamer

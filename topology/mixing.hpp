@@ -48,11 +48,4 @@ class MixingOperator {
   std::vector<std::int32_t> in_arcs_;
 };
 
-/// The mixing matrix W of a round, [world_size, world_size], row i = the weights of rank i.
-/// Throws std::logic_error for a round that breaks a rule of verify.hpp.
-Eigen::MatrixXd mixing_matrix(const Round& round, int world_size, bool directed = false);
-
-/// The product W(k-1) ... W(1) W(0) of the first k = `num_rounds` rounds.
-Eigen::MatrixXd period_product(const Topology& topology, int world_size, std::int64_t num_rounds);
-
 }  // namespace gossamer

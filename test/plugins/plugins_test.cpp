@@ -4,6 +4,7 @@
 #include "test/core/problem.hpp"
 #include "test/plugins/damped_gossip_options.hpp"
 #include "test/plugins/sign_sgd.hpp"
+#include "test/support/mixing_matrix.hpp"
 
 #include <array>
 #include <memory>
@@ -17,7 +18,6 @@
 #include "core/algorithms/plug_ins.hpp"
 #include "core/exchange/peer_lanes.hpp"
 #include "optim/sweep.hpp"
-#include "topology/mixing.hpp"
 #include "topology/registry.hpp"
 #include "topology/verify.hpp"
 

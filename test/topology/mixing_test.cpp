@@ -1,8 +1,7 @@
 #include "topology/mixing.hpp"
 
+#include "test/support/mixing_matrix.hpp"
 #include "test/topology/worlds.hpp"
-
-#include <stdexcept>
 
 #include <gtest/gtest.h>
 
@@ -10,10 +9,6 @@ namespace gossamer {
 namespace {
 
 constexpr double kTolerance = 1e-12;
-
-std::unique_ptr<Topology> build(std::string_view name, int size, int local = 1) {
-  return TopologyCase{name, {.size = size, .node_size = local}}.build();
-}
 
 class EveryTopologyMatrix : public TopologyTest {};
 INSTANTIATE_TEST_SUITE_P(Topologies, EveryTopologyMatrix, testing::ValuesIn(topologies_to_test()),
@@ -43,21 +38,6 @@ TEST(MixingMatrix, HoldsTheWeightsOfEveryEdge) {
       0.0, 0.3, 0.3, 0.0, 0.4, 0.0,          //
       0.0, 0.0, 0.0, 0.0, 0.0, 1.0;
   EXPECT_LE((mixing_matrix(round, 6) - expected).cwiseAbs().maxCoeff(), kTolerance);
-}
-
-TEST(MixingMatrix, RefusesABrokenRound) {
-  EXPECT_THROW(mixing_matrix({{Edge{{0, 1}, 0.5}}}, 3), std::logic_error);
-  EXPECT_THROW(mixing_matrix({{Edge{{0, 4}, 0.5}}}, 2), std::logic_error);
-}
-
-TEST(PeriodProduct, AppliesLaterRoundsFromTheLeft) {
-  const auto ring = build("ring", 6);
-  const Eigen::MatrixXd first = mixing_matrix(ring->round(0), 6);
-  const Eigen::MatrixXd second = mixing_matrix(ring->round(1), 6);
-  const Eigen::MatrixXd product = period_product(*ring, 6, 2);
-  EXPECT_LE((product - second * first).cwiseAbs().maxCoeff(), kTolerance);
-  EXPECT_GT((product - first * second).cwiseAbs().maxCoeff(), 0.1);
-  EXPECT_EQ(period_product(*ring, 6, 0), Eigen::MatrixXd::Identity(6, 6));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "topology/rank_round.hpp"
 
+#include "test/support/mixing_matrix.hpp"
 #include "test/topology/irregular.hpp"
 #include "test/topology/worlds.hpp"
 

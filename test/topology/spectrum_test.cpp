@@ -1,5 +1,6 @@
 #include "topology/spectrum.hpp"
 
+#include "test/support/mixing_matrix.hpp"
 #include "test/topology/worlds.hpp"
 
 #include <cmath>

@@ -1,12 +1,11 @@
 #include "test/support/recursion/ranks.hpp"
 
+#include "test/support/mixing_matrix.hpp"
 #include "test/support/recursion/coded_mixing.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <span>
-
-#include "topology/mixing.hpp"
 
 namespace gossamer::recursion {
 

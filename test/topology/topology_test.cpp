@@ -3,7 +3,6 @@
 #include "test/topology/worlds.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 #include <stdexcept>
 
@@ -60,33 +59,6 @@ TEST(Round, IsCompletedWithRanksThatSitOut) {
   EXPECT_THROW(complete_round({averaging_edge({0, 2})}, 2), std::logic_error);
   EXPECT_THROW(complete_round({averaging_edge({0, 1}), averaging_edge({1, 2})}, 3),
                std::logic_error);
-}
-
-TEST(CheckRound, AcceptsAPartition) {
-  EXPECT_NO_THROW(check_round({{{{0, 3}, 0.5}, {{1, 2, 4}, 0.2}, {{5}, 1.0}}}, 6));
-  EXPECT_NO_THROW(check_round({{{{0, 1}, 0.0}, {{2, 3}, 1.0}}}, 4));
-}
-
-TEST(CheckRound, RefusesRanksThatAreMissingTwiceOrOutside) {
-  EXPECT_THROW(check_round({{{{0, 1}, 0.5}}}, 3), std::logic_error);
-  EXPECT_THROW(check_round({}, 1), std::logic_error);
-  EXPECT_THROW(check_round({{{{0, 1}, 0.5}, {{1, 2}, 0.5}}}, 3), std::logic_error);
-  EXPECT_THROW(check_round({{{{0, 0}, 0.5}}}, 1), std::logic_error);
-  EXPECT_THROW(check_round({{{{0, 2}, 0.5}}}, 2), std::logic_error);
-  EXPECT_THROW(check_round({{{{-1, 0}, 0.5}}}, 1), std::logic_error);
-  EXPECT_THROW(check_round({{{{0}, 1.0}, {{}, 0.5}}}, 1), std::logic_error);
-}
-
-TEST(CheckRound, RefusesBadWeights) {
-  for (const double weight : {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THROW(check_round({{{{0, 1}, weight}}}, 2), std::logic_error) << weight;
-  }
-  EXPECT_THROW(check_round({{{{0}, 0.5}}}, 1), std::logic_error);
-}
-
-TEST(CheckRound, RefusesDisorder) {
-  EXPECT_THROW(check_round({{{{1, 0}, 0.5}}}, 2), std::logic_error);
-  EXPECT_THROW(check_round({{{{2, 3}, 0.5}, {{0, 1}, 0.5}}}, 4), std::logic_error);
 }
 
 TEST(Periodic, RepeatsItsRounds) {

@@ -37,6 +37,7 @@ TEST(FindViolation, NamesRuleAndRank) {
   expect_rule(violation({.edges = {{{0, 1}, nan}}}, 2), "weight", 0);
   expect_rule(violation({.edges = {{{0}, 0.5}}}, 1), "weight", 0);
   expect_rule(violation({.edges = {{{1, 0}, 0.5}}}, 2), "order", 1);
+  expect_rule(violation({.edges = {{{2, 3}, 0.5}, {{0, 1}, 0.5}}}, 4), "order", -1);
   expect_rule(violation({}, 0), "ranks", -1);
   expect_rule(violation({.edges = {{{0, 1}, 0.5}}, .node_size = 2}, 3), "ranks", -1);
 

@@ -18,13 +18,18 @@ namespace {
 
 Options read(std::string_view text) { return Options(parse_yaml(text, "f.yaml")); }
 
+/// What is said of a key that nothing has read; empty: there is none.
+std::string unknown_key_in(const Options& options) {
+  return what_of<ConfigError>([&] { options.reject_unknown(); });
+}
+
 TEST(OptionsTree, RootMustBeAMapping) {
   EXPECT_EQ(what_of<ConfigError>([] { (void)read("[1]"); }),
             "f.yaml:1:1: the file holds a list, allowed: key: value lines");
   EXPECT_EQ(what_of<ConfigError>([] { (void)read("abc"); }),
             "f.yaml:1:1: the file holds text, allowed: key: value lines");
-  EXPECT_EQ(what_of<ConfigError>([] { read("").reject_unknown(); }), "");
-  EXPECT_EQ(what_of<ConfigError>([] { Options().reject_unknown(); }), "");
+  EXPECT_EQ(unknown_key_in(read("")), "");
+  EXPECT_EQ(unknown_key_in(Options()), "");
 }
 
 TEST(OptionsTree, SectionsMustBeMappings) {
@@ -50,7 +55,7 @@ TEST(OptionsTree, RefusesUnknownKeysWithASuggestion) {
   const Options root = read("seed: 1\nepohcs: 3\n");
   (void)root.read(IntegerOption{.name = "seed"});
   (void)root.read(IntegerOption{.name = "epochs", .rule = {.fallback = 1}});
-  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
+  EXPECT_EQ(unknown_key_in(root),
             "f.yaml:2:1: epohcs: unknown key (did you mean epochs?), allowed: seed, epochs");
 }
 
@@ -58,26 +63,23 @@ TEST(OptionsTree, RefusesUnknownKeysOfNestedSections) {
   const Options root = read("a:\n  b:\n    known: 1\n    other: 2\n");
   const Options inner = root.section("a").section("b");
   (void)inner.read(IntegerOption{.name = "known"});
-  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
-            "f.yaml:4:5: a.b.other: unknown key, allowed: known");
+  EXPECT_EQ(unknown_key_in(root), "f.yaml:4:5: a.b.other: unknown key, allowed: known");
   (void)inner.read(IntegerOption{.name = "other"});
-  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }), "");
+  EXPECT_EQ(unknown_key_in(root), "");
 }
 
 TEST(OptionsTree, RefusesSectionsThatNobodyTakes) {
   const Options root = read("seed: 1\nextra:\n  a: 1\n");
   (void)root.read(IntegerOption{.name = "seed"});
-  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
-            "f.yaml:2:1: extra: unknown key, allowed: seed");
+  EXPECT_EQ(unknown_key_in(root), "f.yaml:2:1: extra: unknown key, allowed: seed");
 }
 
 TEST(OptionsTree, ChecksASectionByItselfToo) {
   const Options root = read("mine:\n  x: 1\nother:\n  y: 2\n");
   const Options mine = root.section("mine");
-  EXPECT_EQ(what_of<ConfigError>([&] { mine.reject_unknown(); }).rfind("f.yaml:2:3: mine.x: ", 0),
-            0U);
+  EXPECT_EQ(unknown_key_in(mine).rfind("f.yaml:2:3: mine.x: ", 0), 0U);
   (void)mine.read(IntegerOption{.name = "x"});
-  EXPECT_EQ(what_of<ConfigError>([&] { mine.reject_unknown(); }), "");
+  EXPECT_EQ(unknown_key_in(mine), "");
 }
 
 TEST(OptionsTree, KeysTakenThroughAnyViewAreKnown) {
@@ -87,7 +89,7 @@ TEST(OptionsTree, KeysTakenThroughAnyViewAreKnown) {
   const Options copy = one;
   (void)copy.read(IntegerOption{.name = "a"});
   (void)two.read(IntegerOption{.name = "b"});
-  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }), "");
+  EXPECT_EQ(unknown_key_in(root), "");
 }
 
 TEST(OptionsTree, OutlivesTheRoot) {
@@ -216,8 +218,7 @@ TEST(NamedSections, AreTheItemsOfAList) {
   EXPECT_EQ(items[0].read(TextOption{.name = "name"}), "ring");
   EXPECT_EQ(items[1].read(TextOption{.name = "name"}), "torus");
   EXPECT_EQ(items[1].read(IntegerOption{.name = "rows"}), 2);
-  EXPECT_EQ(what_of<ConfigError>([&] { items[1].reject_unknown(); }),
-            "f.yaml:1:34: l[1].colour: unknown key, allowed: name, rows");
+  EXPECT_EQ(unknown_key_in(items[1]), "f.yaml:1:34: l[1].colour: unknown key, allowed: name, rows");
   const std::string allowed = "allowed: a list of names or sections, of one at least";
   EXPECT_EQ(what_of<ConfigError>([&] { (void)root.named_sections("e"); }),
             "f.yaml:2:4: e: is a list, " + allowed);
@@ -248,8 +249,7 @@ TEST(AcceptUnknown, LetsASectionPass) {
   const Options root = read("a: {x: 1}\nb: {y: 2}\n");
   root.section("a").accept_unknown();
   (void)root.section("b");
-  EXPECT_EQ(what_of<ConfigError>([&] { root.reject_unknown(); }),
-            "f.yaml:2:5: b.y: unknown key, allowed: ");
+  EXPECT_EQ(unknown_key_in(root), "f.yaml:2:5: b.y: unknown key, allowed: ");
 }
 
 }  // namespace

@@ -73,40 +73,6 @@ TEST(GlobalAverage, IsTheMeanOfAllRanksAndGivesTheLocalModelBack) {
   }
 }
 
-/// Trains like train_on_ranks, with an average before the first step and after every second one.
-Trajectory train_with_scopes(const Scenario& scenario) {
-  Trajectory trajectory(static_cast<std::size_t>(scenario.num_steps),
-                        std::vector<Values>(static_cast<std::size_t>(scenario.num_ranks)));
-  on_ranks(scenario.num_ranks, [&](Communicator& communicator) {
-    const int rank = communicator.rank();
-    Wrapper model(scenario.make_model(rank), communicator, scenario.options());
-    for (int step = 0; step < scenario.num_steps; ++step) {
-      if (step % 2 == 0) {
-        const AverageScope scope = model.global_average(step % 4 == 0);
-        const torch::NoGradGuard no_grad;
-        mlp_loss(model.module(), rank, step);
-      }
-      make_step(model, scenario, rank, step);
-      trajectory[static_cast<std::size_t>(step)][static_cast<std::size_t>(rank)] =
-          copy_values(model.module());
-    }
-  });
-  return trajectory;
-}
-
-TEST(GlobalAverage, LeavesTheTrainingAsItIs) {
-  for (Scenario scenario : with_every_algorithm({.optimizer = "accum_adamw", .num_steps = 10})) {
-    scenario.make_model = [](int rank) { return make_mlp(rank, torch::kFloat32); };
-    for (const int num_ranks : {1, 3, 4}) {
-      scenario.num_ranks = num_ranks;
-      scenario.topology =
-          topology_for(scenario.algorithm, num_ranks == 4 ? "one-peer-exp" : "ring");
-      SCOPED_TRACE(scenario.text());
-      expect_equal(train_with_scopes(scenario), train_on_ranks(scenario));
-    }
-  }
-}
-
 TEST(GlobalAverage, KeepsTheMeanOnRequestAndMixesNothingInTheNextStep) {
   for (const int steps : {0, 1, 4}) {
     SCOPED_TRACE(concat("after step ", steps));

@@ -48,30 +48,6 @@ TEST(GradientScale, UndoesTheScaleOfTheLoss) {
   expect_equal(scaled, plain);
 }
 
-TEST(GradientClipping, IsTorchsWhenGlobal) {
-  Scenario scenario{.num_ranks = 1, .lr = 0.3, .bucket_bytes = 1};
-  constexpr double kNorm = 0.05;
-  const auto clipped =
-      values_after(scenario, {.gradients = {.clip_mode = ClipMode::kGlobal, .clip_norm = kNorm}},
-                   [](auto& model, int step) { mlp_loss(model.module(), 0, step).backward(); });
-  const auto by_hand = scenario.make_model(0);
-  for (int step = 0; step < scenario.num_steps; ++step) {
-    mlp_loss(*by_hand, 0, step).backward();
-    const torch::NoGradGuard no_grad;
-    torch::Tensor squares = torch::zeros({}, torch::kFloat64);
-    for (const torch::Tensor& p : by_hand->parameters()) squares += p.grad().square().sum();
-    const double norm = squares.sqrt().item<double>();
-    ASSERT_GT(norm, kNorm) << "nothing is clipped";
-    for (torch::Tensor& p : by_hand->parameters()) {
-      p -= scenario.lr * p.grad() * kNorm / (norm + 1e-6);
-      p.mutable_grad().reset();
-    }
-  }
-  for (const auto& [name, tensor] : copy_values(*by_hand)) {
-    EXPECT_TRUE(torch::allclose(tensor, clipped.at(name), 1e-12, 1e-14)) << name;
-  }
-}
-
 TEST(NonFiniteGradient, IsFoundInTheFirstStepToo) {
   const LaunchOptions launch_options{.num_ranks = 1, .log_level = LogLevel::kOff};
   const int code = launch("threads", launch_options, [](Communicator& communicator, const World&) {

@@ -1,8 +1,6 @@
 #include "topology/topology_picture.hpp"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <numbers>
 #include <string_view>
@@ -35,11 +33,8 @@ struct Point {
 
 /// At most two digits behind the point.
 std::string number(double value) {
-  std::array<char, 32> digits = {};
-  const double rounded = std::round(100.0 * value) / 100.0;
   // Adding zero turns -0 into 0.
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), rounded + 0.0).ptr;
-  return {digits.data(), end};
+  return shortest(std::round(100.0 * value) / 100.0 + 0.0);
 }
 
 std::string pair(const Point& point) { return concat(number(point.x), " ", number(point.y)); }

@@ -21,13 +21,6 @@ constexpr double kBarHeight = 18.0;
 constexpr double kBarGap = 6.0;
 constexpr int kNumTicks = 5;
 
-std::string coordinate(double value) { return with_digits(value, 1); }
-
-std::string text_at(double x, double y, std::string_view anchor, const std::string& text) {
-  return concat("<text x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" text-anchor=\"", anchor,
-                "\">", escaped(text), "</text>\n");
-}
-
 std::string line_from(double x1, double y1, double x2, double y2, std::string_view kind) {
   return concat("<line class=\"", kind, "\" x1=\"", coordinate(x1), "\" y1=\"", coordinate(y1),
                 "\" x2=\"", coordinate(x2), "\" y2=\"", coordinate(y2), "\"/>\n");
@@ -189,6 +182,13 @@ std::string figure(double height, const std::string& title, const std::string& s
 }
 
 }  // namespace
+
+std::string coordinate(double value) { return with_digits(value, 1); }
+
+std::string text_at(double x, double y, std::string_view anchor, const std::string& text) {
+  return concat("<text x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" text-anchor=\"", anchor,
+                "\">", escaped(text), "</text>\n");
+}
 
 std::string series_color(std::size_t k) {
   return std::string(kSeriesColors[k % kSeriesColors.size()]);

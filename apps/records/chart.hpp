@@ -3,6 +3,7 @@
 // may call.
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,11 @@ namespace gossamer::apps {
 std::string series_color(std::size_t k);
 /// Four significant digits; all digits before the point from 1000 to a million.
 std::string short_number(double value);
+/// A length of a picture, with a digit behind the point.
+std::string coordinate(double value);
+/// Text at a place of a picture. `anchor` says which end of the text stands there: `start`,
+/// `middle` or `end`.
+std::string text_at(double x, double y, std::string_view anchor, const std::string& text);
 
 struct LineChart {
   struct Series {

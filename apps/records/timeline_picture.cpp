@@ -151,13 +151,6 @@ std::map<int, RankBars> read_bars(const TraceFile& trace) {
   return ranks;
 }
 
-std::string number(double value) { return with_digits(value, 1); }
-
-std::string label(double x, double y, std::string_view anchor, const std::string& text) {
-  return concat("<text x=\"", number(x), "\" y=\"", number(y), "\" text-anchor=\"", anchor, "\">",
-                escaped(text), "</text>\n");
-}
-
 /// Draws the steps `first` to `last` of all ranks.
 class Picture {
  public:
@@ -186,8 +179,8 @@ class Picture {
       svg += draw_rank(rank, bars, y);
     }
     if (count > kMostRanks) {
-      svg += label(kNames, y + 12.0, "start",
-                   concat("and ", ranks_.size() - kMostRanks, " more ranks"));
+      svg += text_at(kNames, y + 12.0, "start",
+                     concat("and ", ranks_.size() - kMostRanks, " more ranks"));
       y += kRow;
     }
     height_ = y + kFoot;
@@ -209,11 +202,11 @@ class Picture {
     if (width < kLeastWidth) return "";
     kinds_.insert(bar.kind);
     std::string svg = concat(
-        "<rect x=\"", number(x), "\" y=\"", number(y), "\" width=\"", number(width), "\" height=\"",
-        number(height), "\" fill=\"", row_of(bar.kind).color,
+        "<rect x=\"", coordinate(x), "\" y=\"", coordinate(y), "\" width=\"", coordinate(width),
+        "\" height=\"", coordinate(height), "\" fill=\"", row_of(bar.kind).color,
         "\" stroke=\"#fff\" stroke-width=\".4\"><title>", escaped(bar.title), "</title></rect>\n");
     if (width > kLetter * static_cast<double>(bar.text.size()) && !bar.text.empty()) {
-      svg += concat("<text x=\"", number(x + 3.0), "\" y=\"", number(y + height - 2.0),
+      svg += concat("<text x=\"", coordinate(x + 3.0), "\" y=\"", coordinate(y + height - 2.0),
                     "\" style=\"font-size:8px\">", escaped(bar.text), "</text>\n");
     }
     return svg;
@@ -228,17 +221,17 @@ class Picture {
         (bar.on_wire ? wire : computing).push_back(bar);
       }
     }
-    std::string svg = label(kNames - 8.0, y + kRow - 5.0, "end", concat("rank ", rank));
+    std::string svg = text_at(kNames - 8.0, y + kRow - 5.0, "end", concat("rank ", rank));
     std::ranges::stable_sort(computing, {}, &Bar::kind);
     for (const Bar& bar : computing) svg += draw_bar(bar, y, kRow);
     for (const auto& [step, bounds] : bars.steps) {
       if (step < first_ || step > last_) continue;
-      const std::string x = number(x_at(bounds.first));
-      svg += concat("<line class=\"axis\" x1=\"", x, "\" x2=\"", x, "\" y1=\"", number(y - 3.0),
-                    "\" y2=\"", number(y + kRow), "\"/>\n");
+      const std::string x = coordinate(x_at(bounds.first));
+      svg += concat("<line class=\"axis\" x1=\"", x, "\" x2=\"", x, "\" y1=\"", coordinate(y - 3.0),
+                    "\" y2=\"", coordinate(y + kRow), "\"/>\n");
     }
     y += kRow + kRowGap;
-    svg += label(kNames - 8.0, y + kThinRow, "end", "wire");
+    svg += text_at(kNames - 8.0, y + kThinRow, "end", "wire");
     svg += draw_wire(wire, y);
     y += kRankGap;
     return svg;
@@ -265,18 +258,18 @@ class Picture {
     std::string svg;
     const auto& steps = ranks_.begin()->second.steps;
     for (auto at = steps.lower_bound(first_); at != steps.end() && at->first <= last_; ++at) {
-      svg += label(x_at(at->second.first), kHead - 8.0, "start", concat("step ", at->first));
+      svg += text_at(x_at(at->second.first), kHead - 8.0, "start", concat("step ", at->first));
     }
     const double length = (end_us_ - begin_us_) / 1e3;
     double tick = std::pow(10.0, std::floor(std::log10(length / 4.0)));
     if (length / tick > 25.0) tick *= 5.0;
     if (length / tick > 12.0) tick *= 2.0;
     for (double ms = 0.0; ms <= length; ms += tick) {
-      const std::string x = number(x_at(begin_us_ + 1e3 * ms));
-      svg += concat("<line class=\"grid\" x1=\"", x, "\" x2=\"", x, "\" y1=\"", number(kHead - 4.0),
-                    "\" y2=\"", number(bottom), "\"/>\n");
-      svg += label(x_at(begin_us_ + 1e3 * ms), bottom + 14.0, "middle",
-                   concat(short_number(ms), ms + tick > length ? " ms" : ""));
+      const std::string x = coordinate(x_at(begin_us_ + 1e3 * ms));
+      svg += concat("<line class=\"grid\" x1=\"", x, "\" x2=\"", x, "\" y1=\"",
+                    coordinate(kHead - 4.0), "\" y2=\"", coordinate(bottom), "\"/>\n");
+      svg += text_at(x_at(begin_us_ + 1e3 * ms), bottom + 14.0, "middle",
+                     concat(short_number(ms), ms + tick > length ? " ms" : ""));
     }
     return svg;
   }
@@ -355,7 +348,7 @@ std::string timeline_figure(const TraceFile& trace, const std::string& title) {
     legend += concat("<span><i style=\"background:", row_of(kind).color, "\"></i>",
                      row_of(kind).name, "</span> ");
   }
-  return concat("<figure><svg viewBox=\"0 0 ", kPictureWidth, " ", number(drawing.height),
+  return concat("<figure><svg viewBox=\"0 0 ", kPictureWidth, " ", coordinate(drawing.height),
                 "\" role=\"img\" aria-label=\"", escaped(title), "\">\n", title_text(title),
                 drawing.svg, "</svg><figcaption>", legend, "</figcaption></figure>\n");
 }
@@ -367,13 +360,13 @@ std::string timeline_svg(const TraceFile& trace, const std::string& title) {
   double x = kNames;
   for (const std::size_t kind : drawing.kinds) {
     legend +=
-        concat("<rect x=\"", number(x), "\" y=\"", number(drawing.height),
+        concat("<rect x=\"", coordinate(x), "\" y=\"", coordinate(drawing.height),
                "\" width=\"10\" height=\"10\" fill=\"", row_of(kind).color, "\"/>\n",
-               label(x + 15.0, drawing.height + 9.0, "start", std::string(row_of(kind).name)));
+               text_at(x + 15.0, drawing.height + 9.0, "start", std::string(row_of(kind).name)));
     x += 40.0 + 6.0 * static_cast<double>(row_of(kind).name.size());
   }
   return concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kPictureWidth, " ",
-                number(drawing.height + 22.0), "\" width=\"", kPictureWidth, "\">\n", kOwnStyle,
+                coordinate(drawing.height + 22.0), "\" width=\"", kPictureWidth, "\">\n", kOwnStyle,
                 "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n", title_text(title),
                 drawing.svg, legend, "</svg>\n");
 }

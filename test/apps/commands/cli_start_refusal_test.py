@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
 """What the program refuses when a run starts without MPI, and secrets. How to run it: cli_case.py."""
 
-import os
 import stat
 import sys
-import tempfile
 
 import cli_case
 from cli_case import CliCase, needs_mpi
@@ -63,15 +61,6 @@ class Start(CliCase):
                             *self.K_MEET)
         self.expect_refusal("comm.security=none", RANK="0", WORLD_SIZE="2", MASTER_ADDR="192.0.2.1",
                             MASTER_PORT="29500")
-
-    def test_wants_a_secret_in_a_file_of_mode_600(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = f"{folder}/secret"
-            self.gossamer("secret", "-o", path)
-            os.chmod(path, 0o640)
-            self.expect_refusal(f"chmod 600 {path}", *self.K_MEET, GOSSAMER_SECRET_FILE=path)
-            self.expect_refusal("comm.secret_file: others may read", *self.K_MEET,
-                                f"comm.secret_file={path}")
 
 
 class Secret(CliCase):

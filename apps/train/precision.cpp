@@ -1,5 +1,6 @@
 #include "apps/train/precision.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include <torch/nn/module.h>
@@ -15,6 +16,8 @@ constexpr std::array kPrecisions = {
     NamedValue{"fp16", Precision::kFp16},
     NamedValue{"bf16_parameters", Precision::kBf16Parameters},
 };
+
+constexpr double kLargestScale = 16777216.0 * 65536.0;
 
 }  // namespace
 
@@ -47,6 +50,22 @@ AutocastScope::~AutocastScope() {
   at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(type_, was_on_);
   at::autocast::set_autocast_dtype(type_, dtype_before_);
+}
+
+void LossScaler::update(bool skipped) {
+  if (skipped) {
+    // Below 1 a larger gradient would not fit into float32 either.
+    scale_ = std::max(scale_ / 2.0, 1.0);
+    num_good_ = 0;
+  } else if (++num_good_ == kInterval) {
+    scale_ = std::min(2.0 * scale_, kLargestScale);
+    num_good_ = 0;
+  }
+}
+
+void LossScaler::visit(StateVisitor& visitor) {
+  visitor.number("scaler/scale", scale_);
+  visitor.number("scaler/num_good", num_good_);
 }
 
 }  // namespace gossamer::apps

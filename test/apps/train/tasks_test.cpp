@@ -15,9 +15,9 @@
 
 #include "apps/data/array_samples.hpp"
 #include "apps/models/losses.hpp"
-#include "apps/train/loss_scaler.hpp"
 #include "apps/train/model_ema.hpp"
 #include "apps/train/model_file.hpp"
+#include "apps/train/precision.hpp"
 #include "base/error.hpp"
 
 namespace gossamer::apps {

@@ -118,6 +118,9 @@ bool OuterAverages::have_one_anchor(const Bucket& bucket, std::int64_t step,
                                     const ConstBlock& sum) {
   Stream& stream = setup_.stream;
   const Block flag = moves_[bucket].flags.block();
+  // The host waits. A grid vote may be read a step later, because the old grid goes on until then.
+  // This flag decides whether the sum moves the model of this very step. Read later, the flag would
+  // come after the update, and after the next message of a model that must not have moved.
   stream.copy(part_of(flag, std::ssize(kFlags), 1), part_of(sum, sum.numel - 1, 1));
   if (const EventPtr copied = stream.record()) copied->wait();
   stream.check();

@@ -8,6 +8,7 @@
 #include <limits>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "optim/convert.hpp"
 #include "optim/cuda/sweep.hpp"
@@ -214,6 +215,14 @@ BlockUpdate pass_over(const Block& x, Intake intake) {
   return update;
 }
 
+/// Whether there is a gradient of the parameters' type, or of another one.
+bool has_gradient(const BlockUpdate& update, bool of_the_parameters_type) {
+  return std::ranges::any_of(update.segments, [&](const Segment& segment) {
+    return segment.gradient.data != nullptr &&
+           (segment.gradient.dtype == update.parameters.dtype) == of_the_parameters_type;
+  });
+}
+
 void wait_for_all(const ExchangeWork& exchange, std::int64_t numel) {
   if (!exchange.wait_for_more) return;
   while (exchange.wait_for_more() < numel) continue;
@@ -271,29 +280,35 @@ void prepare_device(Stream& stream) {
 }
 
 void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update) {
-  const auto has_gradient = [&update](bool of_the_parameters_type) {
-    return std::ranges::any_of(update.segments, [&](const Segment& segment) {
-      return segment.gradient.data != nullptr &&
-             (segment.gradient.dtype == update.parameters.dtype) == of_the_parameters_type;
-    });
-  };
-  const bool rounds = update.rounded.data != nullptr;
-  const bool wide = has_gradient(true);
-  if (has_gradient(false) && (!rounds || wide)) {
-    throw std::logic_error("enqueue_update: the gradients' types do not fit the parameters'");
-  }
-  if (rounds && wide) {
-    const Block parameters = update.parameters;
-    const Block rounded = std::exchange(update.rounded, {});
-    enqueue_update(stream, optimizer, std::move(update));
-    return enqueue_convert(stream, rounded, parameters);
-  }
-  optimizer.enqueue(stream, std::move(update));
+  std::vector<BlockUpdate> updates;
+  updates.push_back(std::move(update));
+  enqueue_updates(stream, optimizer, std::move(updates));
 }
 
-void OnePassOptimizer::enqueue(Stream& stream, BlockUpdate update) const {
-  if (!stream.on_host()) return update_on_device(stream, update);
-  stream.run([this, update = std::move(update)] { update_now(*this, update); });
+void enqueue_updates(Stream& stream, const Optimizer& optimizer, std::vector<BlockUpdate> updates) {
+  struct Rounding {
+    Block to;
+    ConstBlock from;
+  };
+  std::vector<Rounding> later;
+  for (BlockUpdate& update : updates) {
+    const bool wide = has_gradient(update, true);
+    const bool rounds = update.rounded.data != nullptr;
+    if (has_gradient(update, false) && (!rounds || wide)) {
+      throw std::logic_error("enqueue_update: the gradients' types do not fit the parameters'");
+    }
+    if (!rounds || !wide) continue;
+    later.push_back({std::exchange(update.rounded, {}), update.parameters});
+  }
+  optimizer.enqueue(stream, std::move(updates));
+  for (const Rounding& rounding : later) enqueue_convert(stream, rounding.to, rounding.from);
+}
+
+void OnePassOptimizer::enqueue(Stream& stream, std::vector<BlockUpdate> updates) const {
+  if (!stream.on_host()) return update_on_device(stream, updates);
+  for (BlockUpdate& update : updates) {
+    stream.run([this, update = std::move(update)] { update_now(*this, update); });
+  }
 }
 
 void mix(const Block& x, double keep, std::span<const Inbox> inboxes, const ExchangeWork& exchange,
@@ -319,7 +334,7 @@ void enqueue_mix(Stream& stream, const Block& x, double keep, std::vector<Inbox>
   if (!stream.on_host()) {
     Intake intake{.keep = keep, .inboxes = std::move(inboxes), .exchange = exchange};
     intake.exchange.coding.encodes = false;
-    return cuda_mix(stream, pass_over(x, std::move(intake)));
+    return cuda_mix(stream, {pass_over(x, std::move(intake))});
   }
   stream.run([x, keep, inboxes = std::move(inboxes), exchange, simd] {
     mix(x, keep, inboxes, exchange, simd);
@@ -333,7 +348,7 @@ void enqueue_encode(Stream& stream, const Coding& coding, const ConstBlock& x, S
     Intake intake{.exchange = {.coding = coding}};
     intake.exchange.coding.decodes = false;
     intake.exchange.coding.encodes = true;
-    return cuda_mix(stream, pass_over(block, std::move(intake)));
+    return cuda_mix(stream, {pass_over(block, std::move(intake))});
   }
   stream.run([coding, x, simd] {
     const FlushDenormals flush;

@@ -19,6 +19,10 @@ void prepare_device(Stream& stream);
 /// Gives the step to the stream. The optimizer must outlive the work. Throws std::logic_error when
 /// the gradients' types do not fit the parameters'.
 void enqueue_update(Stream& stream, const Optimizer& optimizer, BlockUpdate update);
+/// Gives the steps of several blocks to the stream. On a GPU, blocks of the same types share
+/// launches, with the bits of single steps (optim/cuda/sweep_table.hpp). No step may need the
+/// result of another one.
+void enqueue_updates(Stream& stream, const Optimizer& optimizer, std::vector<BlockUpdate> updates);
 
 /// x <- keep * x + sum of weight * block over the inboxes. If exchange.coding.decodes is set: sum
 /// of weight * (decoded(block) - decoded(coding.own)) instead. Does nothing without inboxes; `keep`

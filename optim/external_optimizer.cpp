@@ -19,10 +19,10 @@ class MixingOptimizer : public OnePassOptimizer {
             .written = master == model ? 0 : size_of(model)};
   }
   void update(const ParameterUpdate& update) const override { mix(update); }
-  void update_on_device(Stream& stream, const BlockUpdate& update) const override {
-    // The caller that applies the rule writes the rounded copy.
-    BlockUpdate mixing = update;
-    mixing.rounded = {};
+  void update_on_device(Stream& stream, std::span<const BlockUpdate> updates) const override {
+    // The caller that applies the rule writes the rounded copies.
+    std::vector<BlockUpdate> mixing(updates.begin(), updates.end());
+    for (BlockUpdate& update : mixing) update.rounded = {};
     cuda_mix(stream, std::move(mixing));
   }
 };

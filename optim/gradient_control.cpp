@@ -45,13 +45,15 @@ void enqueue_flag(Stream& stream, const ConstBlock& squares, double* flag) {
   stream.run([squares, flag] { *flag = std::isnan(sum_of(squares)) ? 1.0 : 0.0; });
 }
 
-void enqueue_decision(Stream& stream, const DecisionInput& input) {
-  if (!stream.on_host()) return cuda_decision(stream, input);
-  stream.run([input] {
-    const double squares = sum_of(input.squares);
-    const bool apply = input.flag == nullptr ? !std::isnan(squares) : *input.flag == 0.0;
-    *input.decision = {apply ? factor_of(input.rule, squares, *input.last_norm) : 0.0,
-                       apply ? 1 : 0};
+void enqueue_decisions(Stream& stream, DecisionInput input) {
+  if (!stream.on_host()) return cuda_decisions(stream, input);
+  stream.run([input = std::move(input)] {
+    for (std::size_t i = 0; i < input.squares.size(); ++i) {
+      const double squares = sum_of(input.squares[i]);
+      const bool apply = input.flag == nullptr ? !std::isnan(squares) : *input.flag == 0.0;
+      input.decisions[i] = {apply ? factor_of(input.rule, squares, *input.last_norm) : 0.0,
+                            apply ? 1 : 0};
+    }
   });
 }
 

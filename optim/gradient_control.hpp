@@ -81,19 +81,19 @@ void enqueue_squares(Stream& stream, SquaresInput input);
 void enqueue_flag(Stream& stream, const ConstBlock& squares, double* flag);
 
 struct DecisionInput {
-  /// The squared norms of the gradients that the clip mode looks at.
-  ConstBlock squares = {};
+  /// For each decision, the squared norms of the gradients that the clip mode looks at.
+  std::vector<ConstBlock> squares = {};
   DecisionRule rule = {};
   /// The norm of the last step, as factor_of() takes it; never null.
   const double* last_norm = nullptr;
   /// Not 0: no rank applies the step. Null: this rank alone decides, by whether `squares` hold a
   /// NaN.
   const double* flag = nullptr;
-  /// Written.
-  GradientDecision* decision = nullptr;
+  /// Written: as many decisions as `squares` has blocks, one behind the other.
+  GradientDecision* decisions = nullptr;
 };
-/// Writes a decision, as work on the stream.
-void enqueue_decision(Stream& stream, const DecisionInput& input);
+/// Writes decisions, as work on the stream.
+void enqueue_decisions(Stream& stream, DecisionInput input);
 
 /// *last_norm <- unit * sqrt(sum of `squares`), except where `flag` is given and *flag is not 0.
 void enqueue_norm(Stream& stream, const ConstBlock& squares, double unit, const double* flag,

@@ -32,7 +32,11 @@ const Muon& Muon::of(const Segment& segment, const Muon& other) {
   return segment.optimizer == nullptr ? other : static_cast<const Muon&>(*segment.optimizer);
 }
 
-void Muon::enqueue(Stream& stream, BlockUpdate update) const {
+void Muon::enqueue(Stream& stream, std::vector<BlockUpdate> updates) const {
+  for (BlockUpdate& update : updates) enqueue_one(stream, std::move(update));
+}
+
+void Muon::enqueue_one(Stream& stream, BlockUpdate update) const {
   const Buffer directions = stream.allocate(update.parameters.numel, update.parameters.dtype);
   BlockUpdate first = update;
   update.intake.exchange = split_off_sending(first.intake.exchange);

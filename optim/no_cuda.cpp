@@ -15,13 +15,13 @@ namespace {
 
 }  // namespace
 
-void cuda_sweep(const RuleRef&, Stream&, const BlockUpdate&) { refuse(); }
+void cuda_sweep(const RuleRef&, Stream&, std::span<const BlockUpdate>) { refuse(); }
 void cuda_load_kernels(Stream&) { refuse(); }
-void cuda_mix(Stream&, BlockUpdate) { refuse(); }
+void cuda_mix(Stream&, std::vector<BlockUpdate>) { refuse(); }
 void cuda_convert(Stream&, const Block&, const ConstBlock&) { refuse(); }
 void cuda_squares(Stream&, const SquaresInput&) { refuse(); }
 void cuda_flag(Stream&, const ConstBlock&, double*) { refuse(); }
-void cuda_decision(Stream&, const DecisionInput&) { refuse(); }
+void cuda_decisions(Stream&, const DecisionInput&) { refuse(); }
 void cuda_norm(Stream&, const ConstBlock&, double, const double*, double*) { refuse(); }
 void cuda_summands(Stream&, const SummandWork&) { refuse(); }
 void cuda_swap_with_mean(Stream&, const SwapInput&) { refuse(); }

@@ -17,6 +17,7 @@
 #include <span>
 #include <string_view>
 #include <typeinfo>
+#include <vector>
 
 #include "base/types.hpp"
 #include "optim/simd.hpp"
@@ -124,25 +125,25 @@ class Optimizer {
   /// False: this optimizer only mixes parameters, and the caller of the step applies a rule of its
   /// own (ExternalOptimizer).
   [[nodiscard]] virtual bool has_rule() const { return true; }
-  /// Gives the step of a whole block to the stream. Only enqueue_update() calls it, after it has
+  /// Gives the steps of whole blocks to the stream. Only enqueue_updates() calls it, after it has
   /// checked the types. This optimizer must outlive the work.
-  virtual void enqueue(Stream& stream, BlockUpdate update) const = 0;
+  virtual void enqueue(Stream& stream, std::vector<BlockUpdate> updates) const = 0;
 };
 
 /// An optimizer whose rule updates every element independently, so any part of a parameter can be
 /// updated alone.
 class OnePassOptimizer : public Optimizer {
  public:
-  void enqueue(Stream& stream, BlockUpdate update) const final;
+  void enqueue(Stream& stream, std::vector<BlockUpdate> updates) const final;
   /// The address of the rule, for kernels that are compiled for the rule's type; null if there are
   /// none.
   [[nodiscard]] virtual const void* rule() const { return nullptr; }
   /// Mixes and updates one piece of a block before it returns. Several threads may call it at once
   /// for distinct pieces.
   virtual void update(const ParameterUpdate& update) const = 0;
-  /// Enqueues the step of a whole block on a stream whose work does not run on processors (a
+  /// Enqueues the steps of whole blocks on a stream whose work does not run on processors (a
   /// GPU's).
-  virtual void update_on_device(Stream& stream, const BlockUpdate& update) const = 0;
+  virtual void update_on_device(Stream& stream, std::span<const BlockUpdate> updates) const = 0;
 };
 
 /// Whether two optimizers have the same rule, whatever their numbers are.

@@ -227,8 +227,8 @@ class RuleOptimizer : public OnePassOptimizer {
   [[nodiscard]] bool follows_mixing() const override { return Rule::kTraits.follows_mixing; }
   [[nodiscard]] const void* rule() const override { return &rule_; }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
-  void update_on_device(Stream& stream, const BlockUpdate& update) const override {
-    cuda_sweep({.type = typeid(Rule), .value = &rule_}, stream, update);
+  void update_on_device(Stream& stream, std::span<const BlockUpdate> updates) const override {
+    cuda_sweep({.type = typeid(Rule), .value = &rule_}, stream, updates);
   }
 
  private:

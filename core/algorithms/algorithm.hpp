@@ -12,11 +12,14 @@
 //     after_update(bucket)        the bucket holds the parameters of the next step
 //   end_step()
 //
-// Buckets come in bucket order, the same on every rank. Two conditions defer updates to the end of
-// the backward pass: updates_at_end(), and GradientPolicy::defers() (as with clipping by the global
-// norm). The pipeline then calls gradients_ready() for the buckets as they come, and the other
-// three calls later. If GradientPolicy::defers(), or if norms are to be completed, it calls
-// final_gradients() for all buckets before it calls before_update() for the first bucket.
+// Buckets come in bucket order, the same on every rank. On a stream that lags behind, neighbouring
+// small buckets are a group (core/bucket/update_groups.hpp): the pipeline then makes each of the
+// last three calls for all buckets of the group before it makes the next one. Two conditions defer
+// updates to the end of the backward pass: updates_at_end(), and GradientPolicy::defers() (as with
+// clipping by the global norm). The pipeline then calls gradients_ready() for the buckets as they
+// come, and the other three calls later. If GradientPolicy::defers(), or if norms are to be
+// completed, it calls final_gradients() for all buckets before it calls before_update() for the
+// first bucket.
 //
 // State: Bucket::add_state() gives an algorithm named blocks, which the pipeline saves and loads by
 // parameter. Messages under way are not saved. Instead, after loading, the pipeline repeats the

@@ -55,7 +55,6 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
     throw std::logic_error("Bucket: the memory does not fit the plan");
   }
   for (const std::string_view name : optimizer_.state_names()) add_state(name);
-  std::vector<std::int64_t> numels;
   for (const BucketEntry& entry : spec_.entries) {
     const ParameterInfo& info = parameters[static_cast<std::size_t>(entry.parameter)];
     slots_.push_back({.name = info.name,
@@ -66,10 +65,6 @@ Bucket::Bucket(std::int64_t index, BucketSpec spec, std::span<const ParameterInf
                       .lr_factor = info.lr_factor,
                       .optimizer = info.optimizer});
     if (info.optimizer) require_same_kind(*info.optimizer, info.name);
-    numels.push_back(info.numel());
-  }
-  if (!stream.on_host()) {
-    scratch_ = stream.allocate(squares_scratch_numel(numels), DType::kFloat64);
   }
 }
 
@@ -178,12 +173,6 @@ void Bucket::restore_gradients() {
   drop_kept_gradients();
 }
 
-void Bucket::take_squares(SimdPath simd, WorkerPool* pool) {
-  SquaresInput input{.squares = squares(), .scratch = scratch_.block(), .simd = simd, .pool = pool};
-  for (const Slot& slot : slots_) input.gradients.push_back(slot.gradient);
-  enqueue_squares(stream_, std::move(input));
-}
-
 std::vector<Segment> Bucket::segments() const {
   std::vector<Segment> segments;
   segments.reserve(slots_.size());
@@ -217,6 +206,10 @@ std::vector<Segment> Bucket::own_segments(const BlockUpdate& update) const {
 }
 
 void Bucket::update(BlockUpdate update) {
+  enqueue_update(stream_, optimizer_, begin_update(std::move(update)));
+}
+
+BlockUpdate Bucket::begin_update(BlockUpdate update) {
   update.parameters = part_of(parameters().block(), shard_);
   if (spec_.has_master()) update.rounded = part_of(memory_.model.rounded.block(), shard_);
   for (std::size_t k = 0; k < optimizer_.state_names().size(); ++k) {
@@ -233,8 +226,8 @@ void Bucket::update(BlockUpdate update) {
     own_update_ = update;
     own_update_.intake.exchange = split_off_sending(update.intake.exchange);
   }
-  enqueue_update(stream_, optimizer_, std::move(update));
   is_updated_ = true;
+  return update;
 }
 
 ExternalStep Bucket::external_step() {

@@ -135,10 +135,9 @@ class Bucket {
   /// Takes replace_gradient() back: the gradients that offer() has brought are the gradients of
   /// this step.
   void restore_gradients();
-  /// The memory of the gradients' squared norms; see Memory.
+  /// The memory of the gradients' squared norms; see Memory. take_squares() writes it on streams
+  /// that lag behind (update_groups.hpp).
   [[nodiscard]] Block squares() const { return memory_.squares; }
-  /// Enqueues the work that computes squares() for the gradients that have arrived.
-  void take_squares(SimdPath simd, WorkerPool* pool);
   /// The factor for the gradients of this step, in the stream's memory; null: they are used as they
   /// are. Algorithms read this in before_update().
   [[nodiscard]] const GradientDecision* decision() const { return decision_; }
@@ -154,6 +153,9 @@ class Bucket {
   /// external_step(), and then calls finish_external_step(). This call copies or encodes the
   /// parameters for the next exchange.
   void update(BlockUpdate update);
+  /// Does what update() does, except that the caller gives the returned work to the stream, for
+  /// this bucket's optimizer() (enqueue_updates()).
+  [[nodiscard]] BlockUpdate begin_update(BlockUpdate update);
   /// The step that the caller's own rule gets after update(). Waits for the stream.
   [[nodiscard]] ExternalStep external_step();
   /// The rule has changed the parameters.
@@ -220,8 +222,6 @@ class Bucket {
   Stream& stream_;
   /// The states of the optimizer, then the states of the algorithm.
   std::vector<NamedState> states_;
-  /// See SquaresInput.
-  Buffer scratch_;
   std::vector<Slot> slots_;
   const GradientDecision* decision_ = nullptr;
   std::int64_t num_arrived_ = 0;

@@ -126,27 +126,29 @@ void GradientPolicy::decide_step(Communicator* communicator) {
       .wait_on(stream_);
 }
 
-const GradientDecision* GradientPolicy::decide(std::int64_t bucket, const ConstBlock& squares,
+const GradientDecision* GradientPolicy::decide(std::int64_t first_bucket,
+                                               std::vector<ConstBlock> squares,
                                                double mean_factor) {
-  return decide_by(rule(mean_factor), bucket, squares);
+  return decide_by(rule(mean_factor), first_bucket, std::move(squares));
 }
 
 const GradientDecision* GradientPolicy::decide_unscaled(std::int64_t bucket,
                                                         const ConstBlock& squares) {
-  return decide_by({}, num_buckets_ + bucket, squares);
+  return decide_by({}, num_buckets_ + bucket, {squares});
 }
 
 GradientDecision* GradientPolicy::decide_by(const DecisionRule& rule, std::int64_t place,
-                                            const ConstBlock& squares) {
-  auto* const decision = static_cast<GradientDecision*>(decisions_.block().data) + place;
-  enqueue_decision(stream_, {.squares = options_.clip_mode == ClipMode::kPerBucket || !settled_
-                                            ? squares
-                                            : ConstBlock(squares_.block()),
-                             .rule = rule,
-                             .last_norm = last_norm_.block().as<double>().data(),
-                             .flag = flag(),
-                             .decision = decision});
-  return decision;
+                                            std::vector<ConstBlock> squares) {
+  auto* const decisions = static_cast<GradientDecision*>(decisions_.block().data) + place;
+  if (options_.clip_mode != ClipMode::kPerBucket && settled_) {
+    std::ranges::fill(squares, ConstBlock(squares_.block()));
+  }
+  enqueue_decisions(stream_, {.squares = std::move(squares),
+                              .rule = rule,
+                              .last_norm = last_norm_.block().as<double>().data(),
+                              .flag = flag(),
+                              .decisions = decisions});
+  return decisions;
 }
 
 void GradientPolicy::visit(StateVisitor& visitor) {

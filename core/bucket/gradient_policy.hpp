@@ -125,13 +125,14 @@ class GradientPolicy {
   /// filling in all squares. The ranks of `communicator` decide together; with a null communicator
   /// this rank decides alone.
   void decide_step(Communicator* communicator);
-  /// Enqueues the decision about the gradients of a bucket, and returns its place in the stream's
-  /// memory. `squares`: the squared norms of the bucket's gradients. `mean_factor`: the factor that
-  /// turns the gradients into means (1 / size where they are sums over ranks).
-  const GradientDecision* decide(std::int64_t bucket, const ConstBlock& squares,
+  /// Enqueues the decisions about the gradients of neighbouring buckets, and returns the place of
+  /// the first one in the stream's memory; the others follow it. `squares`: the squared norms of
+  /// each bucket's gradients. `mean_factor`: the factor that turns the gradients into means (1 /
+  /// size where they are sums over ranks).
+  const GradientDecision* decide(std::int64_t first_bucket, std::vector<ConstBlock> squares,
                                  double mean_factor = 1.0);
-  /// Decides as decide() does, for gradients that the algorithm has scaled and clipped itself. The
-  /// decision only says whether the step counts.
+  /// Decides as decide() does about one bucket, for gradients that the algorithm has scaled and
+  /// clipped itself. The decision only says whether the step counts.
   const GradientDecision* decide_unscaled(std::int64_t bucket, const ConstBlock& squares);
   /// Shows the visitor the norm that delayed_global keeps from step to step.
   void visit(StateVisitor& visitor);
@@ -144,7 +145,7 @@ class GradientPolicy {
  private:
   [[nodiscard]] DecisionRule rule(double mean_factor) const;
   GradientDecision* decide_by(const DecisionRule& rule, std::int64_t place,
-                              const ConstBlock& squares);
+                              std::vector<ConstBlock> squares);
   /// The flag that all ranks share, or zero where gradients count as they are; null where the
   /// policy is to abort.
   [[nodiscard]] const double* flag() const;

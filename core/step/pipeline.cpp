@@ -166,6 +166,8 @@ void Pipeline::make_buckets(std::vector<ParameterMemory> memory) {
     }
     first_entry += std::ssize(entries);
   }
+  groups_ = groups_of(buckets_, stream_, config_.group_bytes);
+  squares_scratch_ = stream_.allocate(squares_scratch_numel(stream_, groups_), DType::kFloat64);
   if (!detached_) make_algorithm();
 }
 
@@ -231,8 +233,11 @@ void Pipeline::advance() {
       run_or_detach([&](Algorithm& algorithm) { algorithm.gradients_ready(bucket); });
     }
     if (defers()) continue;
-    finish_gradients(bucket);
-    update(bucket);
+    const auto group = std::ranges::find_if(
+        groups_, [&bucket](std::span<Bucket> each) { return &each.back() == &bucket; });
+    if (group == groups_.end()) continue;
+    finish_gradients(*group);
+    update(*group);
   }
 }
 
@@ -245,51 +250,69 @@ bool Pipeline::inspect(Bucket& bucket, std::int64_t entry, const ConstBlock& gra
   return policy_.skips() || !std::isnan(squares.as<double>()[0]);
 }
 
-void Pipeline::finish_gradients(Bucket& bucket) {
+void Pipeline::finish_gradients(std::span<Bucket> group) {
   {
     const UpdateTimer timer(metrics_);
-    run_or_detach([&](Algorithm& algorithm) { algorithm.final_gradients(bucket); });
-    if (!stream_.immediate()) bucket.take_squares(config_.simd, &pool_);
+    for (Bucket& bucket : group) {
+      run_or_detach([&](Algorithm& algorithm) { algorithm.final_gradients(bucket); });
+    }
+    if (!stream_.immediate()) {
+      take_squares(stream_, group, squares_scratch_.block(), config_.simd, &pool_);
+    }
   }
-  if (!bucket.has_replaced_gradients()) return;
-  for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
-    // A sum over ranks has its own norm, and may overflow where no rank's part did.
-    if (!inspect(bucket, entry, bucket.gradient(entry))) {
-      refuse(bucket, entry, progress_.num_steps + 1, false);
+  for (Bucket& bucket : group) {
+    if (!bucket.has_replaced_gradients()) continue;
+    for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+      // A sum over ranks has its own norm, and may overflow where no rank's part did.
+      if (!inspect(bucket, entry, bucket.gradient(entry))) {
+        refuse(bucket, entry, progress_.num_steps + 1, false);
+      }
     }
   }
 }
 
-void Pipeline::update(Bucket& bucket) {
-  mix_and_update(bucket);
-  if (config_.external_optimizer) apply_external_optimizer({&bucket, 1});
-  send(bucket);
+void Pipeline::update(std::span<Bucket> group) {
+  mix_and_update(group);
+  for (Bucket& bucket : group) {
+    if (config_.external_optimizer) apply_external_optimizer({&bucket, 1});
+    send(bucket);
+  }
 }
 
 void Pipeline::update_all() {
   if (!config_.rule_sees_whole_step) {
-    for (Bucket& bucket : buckets_) update(bucket);
+    for (const std::span<Bucket> group : groups_) update(group);
     return;
   }
-  for (Bucket& bucket : buckets_) mix_and_update(bucket);
+  for (const std::span<Bucket> group : groups_) mix_and_update(group);
   apply_external_optimizer(buckets_);
   for (Bucket& bucket : buckets_) send(bucket);
 }
 
-void Pipeline::mix_and_update(Bucket& bucket) {
+void Pipeline::mix_and_update(std::span<Bucket> group) {
   const UpdateTimer timer(metrics_);
-  // A PeerLost comes before the sweep, which does not wait.
-  run_or_detach([&](Algorithm& algorithm) {
-    update_bucket(
-        algorithm, bucket,
-        {.lr = uncommitted_.lr().value_or(config_.schedule->lr(progress_.num_updates())),
-         .decision = policy_.decide(bucket.index(), bucket.squares(), mean_factor()),
-         .simd = config_.simd,
-         .pool = &pool_,
-         .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr},
-        [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); },
-        config_.timeline.get());
-  });
+  std::vector<ConstBlock> squares;
+  for (const Bucket& bucket : group) squares.push_back(bucket.squares());
+  const GradientDecision* decision =
+      policy_.decide(group.front().index(), std::move(squares), mean_factor());
+  std::vector<BlockUpdate> updates;
+  for (Bucket& bucket : group) {
+    // A PeerLost comes before the sweep, which does not wait.
+    run_or_detach([&](Algorithm& algorithm) {
+      updates.push_back(bucket.begin_update(with_intake(
+          algorithm, bucket,
+          {.lr = uncommitted_.lr().value_or(config_.schedule->lr(progress_.num_updates())),
+           .decision = decision,
+           .simd = config_.simd,
+           .pool = &pool_,
+           .orthogonalize = config_.orthogonalize ? &config_.orthogonalize : nullptr},
+          [&] { return policy_.decide_unscaled(bucket.index(), bucket.squares()); })));
+    });
+    ++decision;
+  }
+  const TimelineScope scope(config_.timeline.get(),
+                            {.what = "update", .bucket = group.front().index()});
+  enqueue_updates(stream_, group.front().optimizer(), std::move(updates));
 }
 
 void Pipeline::apply_external_optimizer(std::span<Bucket> buckets) {
@@ -309,13 +332,13 @@ void Pipeline::send(Bucket& bucket) {
 
 void Pipeline::update_deferred() {
   if (updates_in_turn()) {
-    for (Bucket& bucket : buckets_) {
-      finish_gradients(bucket);
-      update(bucket);
+    for (const std::span<Bucket> group : groups_) {
+      finish_gradients(group);
+      update(group);
     }
     return;
   }
-  for (Bucket& bucket : buckets_) finish_gradients(bucket);
+  for (const std::span<Bucket> group : groups_) finish_gradients(group);
   if (completes_norms()) {
     const UpdateTimer timer(metrics_);
     algorithm().shared_states()->complete_norms();

@@ -2,7 +2,9 @@
 // The engine that trains the parameters of one model, for every framework that has tensors.
 // Gradients arrive one by one. When the last gradient of a bucket has arrived, the pipeline asks
 // the algorithm for the blocks to mix in. Then it runs the sweep: mixing, clipping and the
-// optimizer's rule in one pass over memory. Afterwards the algorithm starts the next exchange.
+// optimizer's rule in one pass over memory. Afterwards the algorithm starts the next exchange. On a
+// stream that lags behind, neighbouring small buckets make these steps together
+// (core/bucket/update_groups.hpp).
 //
 // First step: the pipeline notes the order in which gradients arrive, cuts buckets
 // (bucket_planner.hpp), and has its host move the parameters into their blocks. Call arrived() for
@@ -100,6 +102,7 @@
 #include "core/algorithms/pipeline_metrics.hpp"
 #include "core/bucket/bucket.hpp"
 #include "core/bucket/gradient_policy.hpp"
+#include "core/bucket/update_groups.hpp"
 #include "core/exchange/host_slots.hpp"
 #include "core/state/row_major_visitor.hpp"
 #include "core/step/algorithm_switch.hpp"
@@ -154,7 +157,7 @@ class Pipeline {
     Orthogonalize orthogonalize = {};
     /// Records waits, updates and messages; null: nothing is recorded. On a GPU, updates and the
     /// waits for NCCL last as long in the timeline as the host takes to give the work to the
-    /// stream.
+    /// stream, and the update of a group of buckets bears the number of its first bucket.
     std::shared_ptr<Timeline> timeline = {};
     /// True: the pipeline exchanges nothing before resume(). The constructor with buckets is not
     /// collective then.
@@ -162,6 +165,8 @@ class Pipeline {
     /// Bytes at which a bucket closes; equal on all ranks. 0: the first steps try several sizes,
     /// and training goes on with the size that had the shortest steps (bucket_tuner.hpp).
     std::int64_t bucket_bytes = std::int64_t{25} * 1024 * 1024;
+    /// The most bytes of several buckets that are updated together; equal on all ranks.
+    std::int64_t group_bytes = kGroupBytes;
     /// Steps between two means of the model's buffers, which the ParameterHost makes; 0: no means.
     /// Some algorithms refuse such means.
     std::int64_t average_buffers_every = 0;
@@ -453,14 +458,15 @@ class Pipeline {
   }
   /// Handles buckets in order, as long as the next one is ready.
   void advance();
-  /// Lets the algorithm replace the gradients of a bucket, then inspects the new gradients.
-  void finish_gradients(Bucket& bucket);
-  /// Decides about the gradients, mixes, updates, and starts the next exchange.
-  void update(Bucket& bucket);
+  /// Lets the algorithm replace the gradients of a group, then inspects the new gradients.
+  void finish_gradients(std::span<Bucket> group);
+  /// Decides about the gradients of a group, mixes, updates, and starts the next exchanges.
+  void update(std::span<Bucket> group);
   /// Updates all buckets of a step as update() does.
   void update_all();
-  /// Decides about the gradients, mixes, and updates unless the rule is the caller's own.
-  void mix_and_update(Bucket& bucket);
+  /// Decides about the gradients, mixes, and updates unless the rule is the caller's own. `group`
+  /// is one of groups_.
+  void mix_and_update(std::span<Bucket> group);
   /// Calls the caller's own rule for mixed buckets.
   void apply_external_optimizer(std::span<Bucket> buckets);
   /// Starts the next exchange of a bucket.
@@ -501,6 +507,10 @@ class Pipeline {
   GradientPolicy policy_;
   BucketPlanner planner_;
   std::vector<Bucket> buckets_;
+  /// The buckets that are updated together (update_groups.hpp).
+  std::vector<std::span<Bucket>> groups_;
+  /// For take_squares(); the work of the stream's groups uses it in turn.
+  Buffer squares_scratch_;
   std::vector<Place> places_;
   std::unique_ptr<PeerLanes> lanes_;
   std::unique_ptr<Algorithm> algorithm_;

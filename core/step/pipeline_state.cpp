@@ -111,6 +111,7 @@ void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memor
   visit(state);
   // The algorithm refers to the buckets.
   drop_algorithm();
+  groups_.clear();
   buckets_.clear();
   planner_.set_plan(plan);
   make_buckets(std::move(memory));

@@ -77,7 +77,9 @@ void Pipeline::commit_now() {
     detached_ = std::make_unique<LocalOnly>(/*updates_at_end=*/true, /*mean_factor=*/1.0);
     restore_gradients();
     if (!stream_.immediate()) {
-      for (Bucket& bucket : buckets_) bucket.take_squares(config_.simd, &pool_);
+      for (const std::span<Bucket> group : groups_) {
+        take_squares(stream_, group, squares_scratch_.block(), config_.simd, &pool_);
+      }
     }
     if (policy_.defers()) policy_.decide_step(nullptr);
   }

@@ -1,31 +1,28 @@
 #pragma once
 // The order of a step, for all that make steps: the pipeline, the simulation and the plan. The
 // pipeline makes the parts of a step for each bucket as its gradients arrive (pipeline.hpp), and
-// shares update_bucket(). The others make whole steps in three phases (PhasedStep). Not thread
+// shares with_intake(). The others make whole steps in three phases (PhasedStep). Not thread
 // safe. Errors: what the algorithm throws.
 
 #include <concepts>
 #include <span>
 #include <utility>
 
-#include "base/timeline.hpp"
 #include "core/algorithms/algorithm.hpp"
 #include "core/bucket/bucket.hpp"
 
 namespace gossamer {
 
-/// Mixes and updates a bucket: before_update(), then the sweep. `update`: as Bucket::update() takes
-/// it, without the intake.
-/// `unscaled()` returns the decision for gradients that the algorithm has scaled itself. A timeline
-/// records the sweep; null: nothing is recorded.
+/// The update of a bucket with what it mixes in: calls before_update(). `update`: as
+/// Bucket::update() takes it, without the intake. `unscaled()` returns the decision for gradients
+/// that the algorithm has scaled itself.
 template <std::invocable<> Unscaled>
-void update_bucket(Algorithm& algorithm, Bucket& bucket, BlockUpdate update,
-                   const Unscaled& unscaled, Timeline* timeline = nullptr) {
+BlockUpdate with_intake(Algorithm& algorithm, Bucket& bucket, BlockUpdate update,
+                        const Unscaled& unscaled) {
   bucket.set_decision(update.decision);
   update.intake = algorithm.before_update(bucket);
-  const TimelineScope scope(timeline, {.what = "update", .bucket = bucket.index()});
   if (update.intake.gradients_are_scaled) update.decision = unscaled();
-  bucket.update(std::move(update));
+  return update;
 }
 
 /// The step of a rank whose gradients are all there, and are neither clipped nor inspected. What
@@ -45,8 +42,8 @@ class PhasedStep {
     for (Bucket& bucket : buckets_) algorithm_.final_gradients(bucket);
     const GradientDecision decision{.factor = algorithm_.mean_factor()};
     for (Bucket& bucket : buckets_) {
-      update_bucket(algorithm_, bucket, {.lr = lr, .decision = &decision},
-                    []() -> const GradientDecision* { return nullptr; });
+      bucket.update(with_intake(algorithm_, bucket, {.lr = lr, .decision = &decision},
+                                []() -> const GradientDecision* { return nullptr; }));
       bucket.set_decision(nullptr);
     }
   }

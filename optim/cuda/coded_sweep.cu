@@ -4,8 +4,8 @@
 
 namespace gossamer {
 
-bool coded_sweep(const RuleRef& rule, const Stream& stream, const BlockUpdate& update) {
-  return sweep_one_of<true>(EverySweep(), rule, stream, update);
+bool coded_sweep(const RuleRef& rule, const Stream& stream, std::span<const BlockUpdate> updates) {
+  return sweep_one_of<true>(EverySweep(), rule, stream, updates);
 }
 
 void load_coded_sweeps() { load_sweeps<true>(EverySweep()); }

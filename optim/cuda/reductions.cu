@@ -31,6 +31,18 @@ struct GradientTable {
 };
 static_assert(sizeof(GradientTable) <= 32764, "the most that a kernel's parameters may take");
 
+// Decisions per launch.
+constexpr int kMostDecisions = 64;
+
+struct DecisionTable {
+  const double* squares[kMostDecisions];
+  std::int64_t counts[kMostDecisions];
+  DecisionRule rule;
+  const double* last_norm;
+  const double* flag;
+  GradientDecision* decisions;
+};
+
 /// The sum of `value` over a block's threads. All threads must call it.
 __device__ double block_sum(double value) {
   __shared__ double sums[kThreads];
@@ -101,14 +113,14 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *flag = isnan(sum) ? 1.0 : 0.0;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    decide(const double* squares, std::int64_t count, DecisionRule rule, const double* last_norm,
-           const double* flag, GradientDecision* decision) {
-  const double sum = strided_sum(squares, count);
+/// One thread block per decision.
+__global__ void __launch_bounds__(kThreads) decide(const DecisionTable __grid_constant__ table) {
+  const unsigned place = blockIdx.x;
+  const double sum = strided_sum(table.squares[place], table.counts[place]);
   if (threadIdx.x != 0) return;
-  const bool apply = flag == nullptr ? !isnan(sum) : *flag == 0.0;
-  decision->factor = apply ? factor_of(rule, sum, *last_norm) : 0.0;
-  decision->apply = apply ? 1 : 0;
+  const bool apply = table.flag == nullptr ? !isnan(sum) : *table.flag == 0.0;
+  table.decisions[place] = {apply ? factor_of(table.rule, sum, *table.last_norm) : 0.0,
+                            apply ? 1 : 0};
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -206,10 +218,23 @@ void cuda_flag(Stream& stream, const ConstBlock& squares, double* flag) {
                 numbers(squares), squares.numel, flag);
 }
 
-void cuda_decision(Stream& stream, const DecisionInput& input) {
+void cuda_decisions(Stream& stream, const DecisionInput& input) {
   const CudaDeviceScope scope(stream.device().index);
-  launch_kernel("the decision about gradients", stream, kOneBlock, decide, numbers(input.squares),
-                input.squares.numel, input.rule, input.last_norm, input.flag, input.decision);
+  const std::size_t count = input.squares.size();
+  for (std::size_t begin = 0; begin < count; begin += kMostDecisions) {
+    DecisionTable table{.squares = {},
+                        .counts = {},
+                        .rule = input.rule,
+                        .last_norm = input.last_norm,
+                        .flag = input.flag,
+                        .decisions = input.decisions + begin};
+    unsigned num_decisions = 0;
+    for (std::size_t i = begin; i < count && num_decisions < kMostDecisions; ++i) {
+      table.squares[num_decisions] = numbers(input.squares[i]);
+      table.counts[num_decisions++] = input.squares[i].numel;
+    }
+    launch_kernel("the decision about gradients", stream, {num_decisions, kThreads}, decide, table);
+  }
 }
 
 void cuda_norm(Stream& stream, const ConstBlock& squares, double unit, const double* flag,

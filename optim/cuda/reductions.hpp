@@ -9,7 +9,7 @@ namespace gossamer {
 
 void cuda_squares(Stream& stream, const SquaresInput& input);
 void cuda_flag(Stream& stream, const ConstBlock& squares, double* flag);
-void cuda_decision(Stream& stream, const DecisionInput& input);
+void cuda_decisions(Stream& stream, const DecisionInput& input);
 void cuda_norm(Stream& stream, const ConstBlock& squares, double unit, const double* flag,
                double* last_norm);
 

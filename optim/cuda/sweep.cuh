@@ -5,8 +5,10 @@
 // of passes that decode, encode or measure (kCodes), which nvcc then compiles at the same time.
 
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <tuple>
+#include <vector>
 
 #include "optim/cuda/launch.cuh"
 #include "optim/cuda/sweep.hpp"
@@ -19,9 +21,11 @@ namespace gossamer {
 // float32.
 constexpr int kBlocksPerMultiprocessor = 4;
 
-/// Adds what the threads of a block have seen to the statistics. All threads must call it.
+/// Adds what the threads of a thread block have seen to the statistics, if there are any. All
+/// threads must call it.
 template <class T>
 __device__ void add_seen(const CodedExchange<T>& coded, const SeenDifferences<T>& seen) {
+  if (coded.stats == nullptr) return;
   __shared__ unsigned largest;
   __shared__ unsigned num_wide;
   if (threadIdx.x == 0) largest = num_wide = 0;
@@ -41,18 +45,26 @@ template <class Rule, class T, class G, Phase kPhase, bool kCodes>
 __global__ void __launch_bounds__(kSweepThreads, kBlocksPerMultiprocessor)
     sweep_kernel(const typename SweepLaunches<Rule, T, G>::Table __grid_constant__ table) {
   SeenDifferences<T> seen;
-  const bool applies = table.decision == nullptr || table.decision->apply != 0;
-  const T scale = table.decision == nullptr ? T{1} : static_cast<T>(table.decision->factor);
+  BlockGradients<T> gradients;
+  int place = -1;
   for (std::int32_t chunk = static_cast<std::int32_t>(blockIdx.x); chunk < table.num_chunks;
        chunk += static_cast<std::int32_t>(gridDim.x)) {
     const SweepSegment& segment = table.segments[segment_of(table, chunk)];
+    if (segment.block != place) {
+      if constexpr (kCodes) {
+        if (place >= 0) add_seen(table.blocks[place].coded, seen);
+        seen = {};
+      }
+      place = segment.block;
+      gradients = BlockGradients<T>::of(table.blocks[place].decision);
+    }
     const std::int64_t first = (chunk - segment.first_chunk) * kChunk<T>;
     const std::int64_t rest = segment.numel - first;
-    SweepThread<Rule, T, G, kPhase, kCodes>{table, segment, applies, scale, seen}.run(
-        first, rest < kChunk<T> ? rest : kChunk<T>, static_cast<int>(threadIdx.x));
+    SweepThread<Rule, T, G, kPhase, kCodes>{table, segment, table.blocks[place], gradients, seen}
+        .run(first, rest < kChunk<T> ? rest : kChunk<T>, static_cast<int>(threadIdx.x));
   }
   if constexpr (kCodes) {
-    if (table.coded.stats != nullptr) add_seen(table.coded, seen);
+    if (place >= 0) add_seen(table.blocks[place].coded, seen);
   }
 }
 
@@ -67,22 +79,24 @@ void launch_table(const Stream& stream, Phase phase,
 }
 
 template <bool kCodes, class T, class G = T, class Rule>
-void sweep_typed(const Rule& rule, const Stream& stream, const Portion& portion) {
-  SweepLaunches<Rule, T, G>(rule, portion).run([&stream](Phase phase, const auto& table) {
+void sweep_typed(const Rule& rule, const Stream& stream, std::span<const Portion> portions) {
+  SweepLaunches<Rule, T, G>(rule, portions).run([&stream](Phase phase, const auto& table) {
     launch_table<Rule, T, G, kCodes>(stream, phase, table);
   });
 }
 
+/// The portions are alike (num_alike()).
 template <bool kCodes, class Rule>
-void sweep_portion(const Rule& rule, const Stream& stream, const Portion& portion) {
-  switch (portion.update.parameters.dtype) {
+void sweep_portions(const Rule& rule, const Stream& stream, std::span<const Portion> portions) {
+  const BlockUpdate& update = portions.front().update;
+  switch (update.parameters.dtype) {
     case DType::kFloat32:
-      if (portion.update.rounded.data != nullptr) {
-        return sweep_typed<kCodes, float, BFloat16>(rule, stream, portion);
+      if (update.rounded.data != nullptr) {
+        return sweep_typed<kCodes, float, BFloat16>(rule, stream, portions);
       }
-      return sweep_typed<kCodes, float>(rule, stream, portion);
+      return sweep_typed<kCodes, float>(rule, stream, portions);
     case DType::kFloat64:
-      return sweep_typed<kCodes, double>(rule, stream, portion);
+      return sweep_typed<kCodes, double>(rule, stream, portions);
     case DType::kBFloat16:
     case DType::kInt64:
     case DType::kUInt8:
@@ -131,7 +145,6 @@ class StreamMemory {
 
 template <bool kCodes, class Rule>
 void sweep_block(const Rule& rule, const Stream& stream, const BlockUpdate& update) {
-  const CudaDeviceScope scope(stream.device().index);
   std::optional<StreamMemory> memory;
   Block mixed = update.parameters;
   if (needs_mixed_block<Rule>(update)) {
@@ -141,30 +154,41 @@ void sweep_block(const Rule& rule, const Stream& stream, const BlockUpdate& upda
         "cudaMemsetAsync");
   }
   in_portions(rule, update, mixed, [&stream](const auto& some, const Portion& portion) {
-    sweep_portion<kCodes>(some, stream, portion);
+    sweep_portions<kCodes>(some, stream, {&portion, 1});
   });
+}
+
+/// The updates are alike (num_alike()).
+template <bool kCodes, class Rule>
+void sweep_blocks(const Rule& rule, const Stream& stream, std::span<const BlockUpdate> updates) {
+  const CudaDeviceScope scope(stream.device().index);
+  if (updates.size() == 1) return sweep_block<kCodes>(rule, stream, updates.front());
+  std::vector<Portion> portions;
+  portions.reserve(updates.size());
+  for (const BlockUpdate& update : updates) portions.push_back(whole(update));
+  sweep_portions<kCodes>(rule, stream, portions);
 }
 
 /// Returns false unless `rule` is a Rule.
 template <bool kCodes, class Rule>
-bool sweep_if(const RuleRef& rule, const Stream& stream, const BlockUpdate& update) {
+bool sweep_if(const RuleRef& rule, const Stream& stream, std::span<const BlockUpdate> updates) {
   if (rule.type != typeid(Rule)) return false;
-  sweep_block<kCodes>(*static_cast<const Rule*>(rule.value), stream, update);
+  sweep_blocks<kCodes>(*static_cast<const Rule*>(rule.value), stream, updates);
   return true;
 }
 
 /// Returns false if `rule` is none of these.
 template <bool kCodes, class... Rules>
 bool sweep_one_of(const std::tuple<Rules...>& /*rules*/, const RuleRef& rule, const Stream& stream,
-                  const BlockUpdate& update) {
-  return (sweep_if<kCodes, Rules>(rule, stream, update) || ...);
+                  std::span<const BlockUpdate> updates) {
+  return (sweep_if<kCodes, Rules>(rule, stream, updates) || ...);
 }
 
 /// The rules of all kernels.
 using EverySweep = decltype(std::tuple_cat(EveryRule(), std::tuple<NoRule>()));
 
 // The passes that decode, encode or measure (coded_sweep.cu).
-bool coded_sweep(const RuleRef& rule, const Stream& stream, const BlockUpdate& update);
+bool coded_sweep(const RuleRef& rule, const Stream& stream, std::span<const BlockUpdate> updates);
 void load_coded_sweeps();
 
 }  // namespace gossamer

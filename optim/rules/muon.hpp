@@ -17,6 +17,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/options.hpp"
 #include "base/stream.hpp"
@@ -107,9 +108,10 @@ class Muon : public Optimizer {
   /// The traffic of the two sweeps alone, without the products.
   [[nodiscard]] PassTraffic least_traffic(std::int64_t step, DType model) const override;
   [[nodiscard]] bool needs_matrices() const override { return true; }
-  void enqueue(Stream& stream, BlockUpdate update) const override;
+  void enqueue(Stream& stream, std::vector<BlockUpdate> updates) const override;
 
  private:
+  void enqueue_one(Stream& stream, BlockUpdate update) const;
   [[nodiscard]] static const Muon& of(const Segment& segment, const Muon& other);
   void orthogonalize_all(Stream& stream, const BlockUpdate& update, const Block& directions) const;
 

@@ -45,6 +45,8 @@ struct Problem {
   DType dtype = DType::kFloat64;
   std::vector<std::int64_t> sizes = {7, 1, 40, 0, 33, 5};
   std::int64_t bucket_bytes = 256;
+  /// As in Pipeline::Config: with these sizes two groups of two buckets.
+  std::int64_t group_bytes = 700;
   int num_steps = 12;
   /// All ranks start from rank 0's values instead of their own.
   bool same_start = false;
@@ -173,7 +175,8 @@ inline Pipeline::Config config_of(const Problem& problem) {
           .optimizer = make_optimizer(problem.rule.type, Options::parse(problem.rule.yaml())),
           .schedule = std::make_shared<FixedSchedule>(problem.lr),
           .gradients = problem.gradients,
-          .num_threads = problem.num_threads};
+          .num_threads = problem.num_threads,
+          .group_bytes = problem.group_bytes};
 }
 
 inline ToyModel model_of(const Problem& problem, Communicator& communicator,

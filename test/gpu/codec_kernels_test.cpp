@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -206,6 +207,11 @@ BlockUpdate update_of(const CodedStep& step, const StepBlocks& blocks, const Mix
   return update;
 }
 
+/// For plain blocks any codec: it encodes blocks that nothing reads.
+const MixingCodec& mixing_codec(const std::string& name) {
+  return *find_codec(name == "fp32" ? "bf16" : name)->mixing();
+}
+
 /// Statistics of the passes on a processor and on the GPU.
 using StatsPair = std::array<std::shared_ptr<DifferenceStats>, 2>;
 
@@ -247,6 +253,71 @@ TEST_F(CodecKernelsTest, UpdateEncodedBlocksLikeProcessors) {
       }
       EXPECT_EQ(blocks.difference(), "") << what << ", step " << number;
       expect_equal(*gpu_, stats, what);
+    }
+  }
+}
+
+TEST_F(CodecKernelsTest, UpdateSeveralBlocksAtOnceLikeSingleOnes) {
+  // Neighbours of one kind share launches: codecs with and without a grid, plain blocks, models of
+  // all types, no inboxes, few, and more than one launch takes.
+  std::vector<CodedStep> steps;
+  for (const DType model : {DType::kFloat32, DType::kBFloat16, DType::kFloat64}) {
+    for (const char* const codec : {"int8", "bf16", "int4", "fp32", "fp32", "int8"}) {
+      for (const std::int64_t num_inboxes : {1, 0, 3}) {
+        steps.push_back({codec, "accum_adamw", model, num_inboxes, num_inboxes % 2});
+      }
+    }
+    steps.push_back({"int8", "accum_adamw", model, 17});
+  }
+  const auto optimizer = make_optimizer("accum_adamw");
+  const GradientDecision doubled{.factor = 2.0};
+  const Buffer on_device = gpu_->allocate(sizeof(doubled), DType::kUInt8);
+  gpu_->copy(on_device.block(), {&doubled, sizeof(doubled), DType::kUInt8});
+  std::vector<std::unique_ptr<StepBlocks>> all;
+  std::vector<Pair> plain;
+  std::vector<StatsPair> stats;
+  for (const CodedStep& step : steps) {
+    all.push_back(std::make_unique<StepBlocks>(*gpu_, step, mixing_codec(step.codec),
+                                               optimizer->num_states()));
+    plain.emplace_back(*gpu_, all.back()->layout.numel, master_of(step.model), 5, 1.0);
+    stats.push_back(
+        {std::make_shared<DifferenceStats>(), std::make_shared<DifferenceStats>(*gpu_)});
+  }
+  for (std::int64_t number = 1; number <= 3; ++number) {
+    std::vector<BlockUpdate> updates;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const MixingCodec& codec = mixing_codec(steps[i].codec);
+      const bool is_plain = steps[i].codec == "fp32";
+      codec.encode(all[i]->own.on(false), all[i]->parameters.on(false), kGrid, best_simd_path());
+      all[i]->own.upload();
+      for (std::int64_t k = 0; k < steps[i].num_inboxes; ++k) write_inbox(*all[i], codec, k);
+      for (const bool on_gpu : {false, true}) {
+        BlockUpdate update = update_of(steps[i], *all[i], codec, number, on_gpu);
+        update.intake.exchange.stats = stats[i][on_gpu ? 1 : 0];
+        if (i % 3 == 1) {
+          update.decision =
+              on_gpu ? static_cast<const GradientDecision*>(on_device.block().data) : &doubled;
+        }
+        if (steps[i].num_inboxes == 0) {
+          update.intake.keep = 1.0;
+          update.intake.exchange.coding.decodes = false;
+        }
+        if (is_plain) {
+          update.intake.exchange = {};
+          for (Inbox& inbox : update.intake.inboxes) inbox.block = plain[i].on(on_gpu);
+        }
+        if (on_gpu) {
+          updates.push_back(std::move(update));
+        } else {
+          enqueue_update(cpu_, *optimizer, std::move(update));
+        }
+      }
+    }
+    enqueue_updates(*gpu_, *optimizer, std::move(updates));
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const std::string what = concat("block ", i, ", step ", number);
+      EXPECT_EQ(all[i]->difference(), "") << what;
+      expect_equal(*gpu_, stats[i], what);
     }
   }
 }

@@ -225,10 +225,11 @@ TEST_F(Kernels, SumSquaresAndDecideLikeProcessors) {
       enqueue_flag(*gpu_, squares.gpu(), flag_at);
       enqueue_norm(*gpu_, squares.gpu(), 0.5, flag_at, norm_at);
       const DecisionRule rule{.clip_mode = ClipMode::kGlobal, .clip_norm = 2.0, .unit = 0.5};
-      enqueue_decision(*gpu_, {.squares = squares.gpu(),
-                               .rule = rule,
-                               .last_norm = norm_at,
-                               .decision = static_cast<GradientDecision*>(decision.block().data)});
+      enqueue_decisions(*gpu_,
+                        {.squares = {squares.gpu()},
+                         .rule = rule,
+                         .last_norm = norm_at,
+                         .decisions = static_cast<GradientDecision*>(decision.block().data)});
       std::array<double, 2> numbers{};
       GradientDecision decided;
       gpu_->copy({&numbers[0], 1, DType::kFloat64}, flag.block());

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -32,35 +33,48 @@ namespace {
 
 template <class Rule, class T, class G, Phase kPhase>
 void run_table(const typename SweepLaunches<Rule, T, G>::Table& table) {
-  const bool applies = table.decision == nullptr || table.decision->apply != 0;
-  const T scale = table.decision == nullptr ? T{1} : static_cast<T>(table.decision->factor);
   for (std::int32_t chunk = 0; chunk < table.num_chunks; ++chunk) {
     const SweepSegment& segment =
         table.segments[static_cast<std::size_t>(segment_of(table, chunk))];
+    const SweepBlock<T, G>& block = table.blocks[segment.block];
+    const auto gradients = BlockGradients<T>::of(block.decision);
     const std::int64_t first = (chunk - segment.first_chunk) * kChunk<T>;
     const std::int64_t count = std::min(kChunk<T>, segment.numel - first);
     for (int thread = 0; thread < kSweepThreads; ++thread) {
       SeenDifferences<T> seen;
-      SweepThread<Rule, T, G, kPhase, false>{table, segment, applies, scale, seen}.run(first, count,
-                                                                                       thread);
+      SweepThread<Rule, T, G, kPhase, false>{table, segment, block, gradients, seen}.run(
+          first, count, thread);
     }
   }
 }
 
 /// Returns the number of launches.
 template <class Rule, class T, class G>
-int run_like_a_gpu(const Rule& rule, const BlockUpdate& update) {
+int run_like_a_gpu(const Rule& rule, std::span<const BlockUpdate> updates) {
   int num_launches = 0;
-  const Buffer scratch(update.parameters.numel, update.parameters.dtype);
-  const Block mixed = kNeedsBefore<Rule> ? scratch.block() : update.parameters;
-  const auto sweep = [&num_launches]<class Some>(const Some& some, const Portion& portion) {
+  const auto sweep = [&num_launches]<class Some>(const Some& some,
+                                                 std::span<const Portion> portions) {
     using Written = std::conditional_t<std::is_same_v<Some, NoRule>, T, G>;
-    SweepLaunches<Some, T, Written>(some, portion).run([&](Phase phase, const auto& table) {
+    SweepLaunches<Some, T, Written>(some, portions).run([&](Phase phase, const auto& table) {
       ++num_launches;
       with_phase<Some>(phase, [&]<Phase kPhase>() { run_table<Some, T, Written, kPhase>(table); });
     });
   };
-  in_portions(rule, update, mixed, sweep);
+  while (!updates.empty()) {
+    const auto some = updates.first(num_alike(updates));
+    updates = updates.subspan(some.size());
+    if (some.size() > 1) {
+      std::vector<Portion> portions;
+      for (const BlockUpdate& update : some) portions.push_back(whole(update));
+      sweep(rule, portions);
+      continue;
+    }
+    const Block& x = some.front().parameters;
+    const Buffer scratch(x.numel, x.dtype);
+    in_portions(
+        rule, some.front(), kNeedsBefore<Rule> ? scratch.block() : x,
+        [&](const auto& any, const Portion& portion) { sweep(any, std::span(&portion, 1)); });
+  }
   return num_launches;
 }
 
@@ -167,89 +181,113 @@ class Side {
   std::vector<Buffer> gradients_;
 };
 
+/// The blocks of `layouts` are updated together, and expected is what single updates give. Returns
+/// the number of launches of the last step.
 template <class Rule, class T, class G = T>
-int expect_the_same(const Rule& rule, const Optimizer& optimizer, const Layout& layout) {
-  const Side<T, G> expected(layout, kNumStates<Rule>);
-  const Side<T, G> actual(layout, kNumStates<Rule>);
+int expect_the_same(const Rule& rule, const Optimizer& optimizer,
+                    const std::vector<Layout>& layouts) {
+  std::vector<Side<T, G>> expected;
+  std::vector<Side<T, G>> actual;
+  for (const Layout& layout : layouts) {
+    expected.emplace_back(layout, kNumStates<Rule>);
+    actual.emplace_back(layout, kNumStates<Rule>);
+  }
   InlineStream stream;
   int num_launches = 0;
   for (std::int64_t step = 1; step <= 2 * optimizer.cycle() + 1; ++step) {
-    enqueue_update(stream, optimizer, expected.update(step));
-    num_launches = run_like_a_gpu<Rule, T, G>(rule, actual.update(step));
+    std::vector<BlockUpdate> updates;
+    for (std::size_t i = 0; i < layouts.size(); ++i) {
+      enqueue_update(stream, optimizer, expected[i].update(step));
+      updates.push_back(actual[i].update(step));
+    }
+    num_launches = run_like_a_gpu<Rule, T, G>(rule, updates);
   }
-  EXPECT_EQ(actual.memory(), expected.memory());
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    EXPECT_EQ(actual[i].memory(), expected[i].memory()) << "block " << i;
+  }
   return num_launches;
+}
+
+template <class Rule, class T, class G = T>
+int expect_the_same(const Rule& rule, const Optimizer& optimizer, const Layout& layout) {
+  return expect_the_same<Rule, T, G>(rule, optimizer, std::vector<Layout>{layout});
 }
 
 struct Case {
   const char* name;
-  void (*check)(const Layout& layout);
+  void (*check)(const std::vector<Layout>& layouts);
 };
 
 void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
 
 template <class Rule>
-void check_rule(const Rule& rule, const char* optimizer, const char* yaml, const Layout& layout) {
+void check_rule(const Rule& rule, const char* optimizer, const char* yaml,
+                const std::vector<Layout>& layouts) {
   const auto made = make_optimizer(optimizer, Options::parse(yaml));
-  expect_the_same<Rule, float>(rule, *made, layout);
-  expect_the_same<Rule, double>(rule, *made, layout);
-  expect_the_same<Rule, float, BFloat16>(rule, *made, layout);
+  expect_the_same<Rule, float>(rule, *made, layouts);
+  expect_the_same<Rule, double>(rule, *made, layouts);
+  expect_the_same<Rule, float, BFloat16>(rule, *made, layouts);
 }
 
 constexpr MomentOptions kMoments{};
 const std::vector<Case> kCases = {
-    {"sgd", [](const Layout& layout) { check_rule(PlainRule{}, "sgd", "", layout); }},
+    {"sgd",
+     [](const std::vector<Layout>& layouts) { check_rule(PlainRule{}, "sgd", "", layouts); }},
     {"momentum",
-     [](const Layout& layout) {
-       check_rule(MomentumRule<false>{0.9}, "sgd", "momentum: 0.9", layout);
+     [](const std::vector<Layout>& layouts) {
+       check_rule(MomentumRule<false>{0.9}, "sgd", "momentum: 0.9", layouts);
      }},
     {"nesterov",
-     [](const Layout& layout) {
-       check_rule(MomentumRule<true>{0.9}, "sgd", "momentum: 0.9, nesterov: true", layout);
+     [](const std::vector<Layout>& layouts) {
+       check_rule(MomentumRule<true>{0.9}, "sgd", "momentum: 0.9, nesterov: true", layouts);
      }},
     {"adam",
-     [](const Layout& layout) {
-       check_rule(AdamRule<Decay::kCoupled>{kMoments}, "adam", "", layout);
+     [](const std::vector<Layout>& layouts) {
+       check_rule(AdamRule<Decay::kCoupled>{kMoments}, "adam", "", layouts);
      }},
     {"adamw",
-     [](const Layout& layout) {
-       check_rule(AdamRule<Decay::kDecoupled>{kMoments}, "adamw", "", layout);
+     [](const std::vector<Layout>& layouts) {
+       check_rule(AdamRule<Decay::kDecoupled>{kMoments}, "adamw", "", layouts);
      }},
     {"mixing_adam",
-     [](const Layout& layout) {
+     [](const std::vector<Layout>& layouts) {
        check_rule(MixingAdamRule<Decay::kCoupled>{{kMoments}, 0.3}, "adam", "mixing_momentum: 0.3",
-                  layout);
+                  layouts);
      }},
     {"mixing_adamw",
-     [](const Layout& layout) {
+     [](const std::vector<Layout>& layouts) {
        check_rule(MixingAdamRule<Decay::kDecoupled>{{kMoments}, 0.2}, "adamw",
-                  "mixing_momentum: 0.2", layout);
+                  "mixing_momentum: 0.2", layouts);
      }},
     {"qadam",
-     [](const Layout& layout) {
-       check_rule(QAdamRule{kMoments, 2}, "qadam", "warmup: 2", layout);
+     [](const std::vector<Layout>& layouts) {
+       check_rule(QAdamRule{kMoments, 2}, "qadam", "warmup: 2", layouts);
      }},
     {"accum_adam",
-     [](const Layout& layout) {
+     [](const std::vector<Layout>& layouts) {
        check_rule(AccumAdamRule<Decay::kCoupled>{kMoments, 3}, "accum_adam", "accum_iter: 3",
-                  layout);
+                  layouts);
      }},
     {"accum_adamw_1",
-     [](const Layout& layout) {
+     [](const std::vector<Layout>& layouts) {
        check_rule(AccumAdamRule<Decay::kDecoupled>{kMoments, 1}, "accum_adamw", "accum_iter: 1",
-                  layout);
+                  layouts);
      }},
     {"accum_adamw",
-     [](const Layout& layout) {
+     [](const std::vector<Layout>& layouts) {
        check_rule(AccumAdamRule<Decay::kDecoupled>{kMoments, 4}, "accum_adamw", "accum_iter: 4",
-                  layout);
+                  layouts);
      }},
-    {"lion", [](const Layout& layout) { check_rule(LionRule{}, "lion", "", layout); }},
-    {"qg_sgd", [](const Layout& layout) { check_rule(QuasiGlobalRule{}, "qg_sgd", "", layout); }},
+    {"lion",
+     [](const std::vector<Layout>& layouts) { check_rule(LionRule{}, "lion", "", layouts); }},
+    {"qg_sgd",
+     [](const std::vector<Layout>& layouts) {
+       check_rule(QuasiGlobalRule{}, "qg_sgd", "", layouts);
+     }},
     {"extra",
-     [](const Layout& layout) {
+     [](const std::vector<Layout>& layouts) {
        check_rule(ExtraRule<MomentumRule<false>>{{0.9}}, "extra",
-                  "rule: {name: sgd, momentum: 0.9}", layout);
+                  "rule: {name: sgd, momentum: 0.9}", layouts);
      }},
 };
 
@@ -260,38 +298,38 @@ INSTANTIATE_TEST_SUITE_P(Rules, SweepTable, testing::ValuesIn(kCases),
 TEST_P(SweepTable, GivesTheSameBitsForAllSizes) {
   const std::int64_t chunk = kChunk<float>;
   GetParam().check(
-      {.sizes = {0, 1, 2, 3, 4, 5, 31, 33, 1023, chunk - 1, chunk, chunk + 1, 3 * chunk + 7}});
+      {{.sizes = {0, 1, 2, 3, 4, 5, 31, 33, 1023, chunk - 1, chunk, chunk + 1, 3 * chunk + 7}}});
 }
 
 TEST_P(SweepTable, GivesTheSameBitsForAllNumbersOfInboxes) {
   for (const std::int64_t count : {0, 1, 2, 3, kMaxInboxes, kMaxInboxes + 1, 2 * kMaxInboxes + 3}) {
-    GetParam().check({.sizes = {70, 5000}, .num_inboxes = count});
+    GetParam().check({{.sizes = {70, 5000}, .num_inboxes = count}});
   }
 }
 
 TEST_P(SweepTable, GivesTheSameBitsWhereGradientsAreNotAligned) {
   for (const std::int64_t shift : {1, 2, 3}) {
-    GetParam().check({.sizes = {1, 9, 5000}, .shift = shift});
+    GetParam().check({{.sizes = {1, 9, 5000}, .shift = shift}});
   }
 }
 
 TEST_P(SweepTable, GivesTheSameBitsWhereGradientsAreMissing) {
-  GetParam().check({.sizes = {5, 6, 7, 8, 9}, .missing = 2});
-  GetParam().check({.sizes = {5, 6}, .missing = 1});
-  GetParam().check({.sizes = {5, 6}, .num_inboxes = 0, .missing = 1});
+  GetParam().check({{.sizes = {5, 6, 7, 8, 9}, .missing = 2}});
+  GetParam().check({{.sizes = {5, 6}, .missing = 1}});
+  GetParam().check({{.sizes = {5, 6}, .num_inboxes = 0, .missing = 1}});
 }
 
 TEST_P(SweepTable, GivesTheSameBitsWhereSegmentsDifferInStepAndDecay) {
   GetParam().check(
-      {.sizes = std::vector<std::int64_t>(60, 37), .num_step_counts = 5, .num_decays = 9});
+      {{.sizes = std::vector<std::int64_t>(60, 37), .num_step_counts = 5, .num_decays = 9}});
 }
 
 TEST_P(SweepTable, MixesAloneWhereAStepIsLeftOut) {
-  GetParam().check({.sizes = {5, 4500}, .decision = {.factor = 0.0, .apply = 0}});
+  GetParam().check({{.sizes = {5, 4500}, .decision = {.factor = 0.0, .apply = 0}}});
 }
 
 TEST_P(SweepTable, GivesTheSameBitsWhereSegmentsHaveRatesOfTheirOwn) {
-  GetParam().check({.sizes = {5, 6, 7, 8, 5000}, .has_own_rates = true});
+  GetParam().check({{.sizes = {5, 6, 7, 8, 5000}, .has_own_rates = true}});
 }
 
 TEST(SweepTable, GivesTheSameBitsWhereSegmentsHaveNumbersOfTheirOwn) {
@@ -325,6 +363,34 @@ TEST(SweepTable, CutsWhatDoesNotFitIntoSeveralLaunches) {
   EXPECT_EQ(launches({.sizes = std::vector<std::int64_t>(kMaxCoefficients + 1, 3),
                       .num_decays = kMaxCoefficients + 1}),
             2);
+}
+
+TEST_P(SweepTable, GivesTheSameBitsForSeveralBlocksAtOnce) {
+  GetParam().check({{.sizes = {5, 4500}},
+                    {.sizes = {1, 7}, .num_inboxes = 0, .shift = 1},
+                    {.sizes = {}},
+                    {.sizes = {900}, .num_inboxes = 3, .missing = 1},
+                    {.sizes = {33}, .num_inboxes = kMaxInboxes + 1},
+                    {.sizes = {3, 70}, .num_step_counts = 2, .decision = {.factor = 2.0}},
+                    {.sizes = {64}, .decision = {.factor = 0.0, .apply = 0}},
+                    {.sizes = {0, 3000}, .num_inboxes = 2, .has_own_rates = true}});
+}
+
+TEST(SweepTable, CutsBlocksThatDoNotFitIntoSeveralLaunches) {
+  const auto adamw = make_optimizer("adamw");
+  using Rule = AdamRule<Decay::kDecoupled>;
+  const auto launches = [&](std::size_t count, const Layout& layout) {
+    return expect_the_same<Rule, float>({kMoments}, *adamw, std::vector<Layout>(count, layout));
+  };
+  EXPECT_EQ(launches(32, {.sizes = {3}}), 1);
+  EXPECT_EQ(launches(33, {.sizes = {3}}), 2);
+  // 64 inboxes fit, and then 65 do not.
+  EXPECT_EQ(launches(16, {.sizes = {3}, .num_inboxes = 4}), 1);
+  EXPECT_EQ(launches(13, {.sizes = {3}, .num_inboxes = 5}), 2);
+  EXPECT_EQ(launches(8, {.sizes = std::vector<std::int64_t>(64, 3)}), 1);
+  EXPECT_EQ(launches(9, {.sizes = std::vector<std::int64_t>(64, 3)}), 2);
+  // A block with more inboxes than one launch takes is alone.
+  EXPECT_EQ(launches(2, {.sizes = {3}, .num_inboxes = 17}), 4);
 }
 
 TEST(SweepTable, FindsTheSegmentOfEveryChunk) {

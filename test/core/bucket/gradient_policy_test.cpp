@@ -46,7 +46,7 @@ struct OneBucket {
   /// The factor for a gradient with this squared norm.
   double factor(double squares, double mean_factor = 1.0) {
     policy.squares().as<double>()[0] = squares;
-    return policy.decide(0, policy.squares(), mean_factor)->factor;
+    return policy.decide(0, {policy.squares()}, mean_factor)->factor;
   }
   void end_step(double squares) {
     policy.squares().as<double>()[0] = squares;
@@ -92,7 +92,7 @@ TEST(GradientPolicy, ClipsByTheNormOfAllShards) {
     one.policy.squares().as<double>()[0] = world.rank == 0 ? 9.0 : 16.0;
     one.policy.add_norms_of(communicator);
     one.policy.decide_step(nullptr);
-    EXPECT_DOUBLE_EQ(one.policy.decide(0, one.policy.squares())->factor, 1.0 / (5.0 + 1e-6));
+    EXPECT_DOUBLE_EQ(one.policy.decide(0, {one.policy.squares()})->factor, 1.0 / (5.0 + 1e-6));
   });
 }
 
@@ -138,7 +138,7 @@ TEST(GradientPolicy, ReportsWhatIsNotFinite) {
     for (const double squares : {1.0, kNan, kInf, 2.0}) {
       one.policy.squares().as<double>()[0] = squares;
       one.policy.decide_step(nullptr);
-      const GradientDecision decision = *one.policy.decide(0, one.policy.squares());
+      const GradientDecision decision = *one.policy.decide(0, {one.policy.squares()});
       EXPECT_EQ(decision.apply, std::isnan(squares) && policy != NonFinite::kKeep ? 0 : 1);
       one.policy.end_step();
       const StepReport report = one.policy.take_report();

@@ -2,6 +2,7 @@
 
 #include "test/support/standin/standin.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -219,6 +220,14 @@ void fail(const char* what) {
   std::abort();
 }
 
+namespace {
+
+std::atomic<std::int64_t> launches = 0;
+
+}  // namespace
+
+std::int64_t num_launches() { return launches; }
+
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
                    std::function<void()> thread) {
   const unsigned num_blocks = config.gridDim.x;
@@ -227,6 +236,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
     return refused(cudaErrorInvalidConfiguration);
   }
   load_kernel(kernel);
+  ++launches;
   const Call call;
   Driver::get().stream_of(config.stream).push([num_blocks, num_threads, body = std::move(thread)] {
     const DeviceAccess access;

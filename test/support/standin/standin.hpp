@@ -21,6 +21,7 @@
 // not know its fibres.
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 #include <cuda_runtime_api.h>
@@ -29,6 +30,9 @@ namespace standin {
 
 /// Ends the process: the program has broken one of CUDA's rules.
 [[noreturn]] void fail(const char* what);
+
+/// The kernels that the process has launched so far.
+std::int64_t num_launches();
 
 // ---- what the stand-in's parts share ----
 

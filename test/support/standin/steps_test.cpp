@@ -70,6 +70,63 @@ TEST(Steps, EndUnderTheDriversLocks) {
   }
 }
 
+/// The kernels that a rank launches in a step of 40 buckets of one parameter each.
+std::int64_t launches_of_a_step(std::int64_t group_bytes, ClipMode clip_mode, DType dtype) {
+  Problem problem;
+  problem.num_ranks = 1;
+  problem.algorithm = "local";
+  problem.dtype = dtype;
+  problem.sizes.assign(40, 100);
+  problem.bucket_bytes = 1;
+  problem.group_bytes = group_bytes;
+  problem.gradients.clip_mode = clip_mode;
+  std::int64_t count = 0;
+  run_ranks(1, [&](Communicator& host, const World&) {
+    GpuDevice device(host);
+    ToyModel model = model_on(problem, device);
+    train_step(problem, model, 0, 0);
+    const std::int64_t before = standin::num_launches();
+    train_step(problem, model, 0, 1);
+    count = standin::num_launches() - before;
+    model.pipeline().drain();
+  });
+  return count;
+}
+
+TEST(Steps, UpdateSmallBucketsByFewLaunches) {
+  const std::int64_t all = kGroupBytes;
+  // For each bucket two for the norms, a decision and an update.
+  EXPECT_EQ(launches_of_a_step(0, ClipMode::kNone, DType::kFloat32), 160);
+  // A group has 32 buckets, and another one 8.
+  EXPECT_EQ(launches_of_a_step(all, ClipMode::kNone, DType::kFloat32), 8);
+  EXPECT_EQ(launches_of_a_step(all, ClipMode::kPerBucket, DType::kFloat64), 8);
+  EXPECT_EQ(launches_of_a_step(all, ClipMode::kGlobal, DType::kBFloat16), 8);
+  // 512 bytes a bucket, so four groups of ten.
+  EXPECT_EQ(launches_of_a_step(5120, ClipMode::kNone, DType::kFloat32), 16);
+}
+
+TEST(Steps, GiveTheSameBitsInGroupsOfAnySize) {
+  for (const char* const algorithm : {"gossip", "gradient_tracking", "allreduce"}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const char* const codec : {"fp32", "int8", "bf16"}) {
+        SCOPED_TRACE(concat(algorithm, ", ", name_of(dtype), ", ", codec));
+        Problem problem = problem_of(algorithm, "ring");
+        problem.sizes = {7, 1, 40, 0, 1033, 5, 2100, 3, 3, 3};
+        problem.bucket_bytes = 1;
+        problem.dtype = dtype;
+        problem.codec = codec;
+        problem.num_steps = 18;
+        problem.group_bytes = 0;
+        const Trajectory singles = run(problem);
+        for (const std::int64_t bytes : {std::int64_t{1000}, kGroupBytes}) {
+          problem.group_bytes = bytes;
+          EXPECT_EQ(run(problem), singles) << bytes;
+        }
+      }
+    }
+  }
+}
+
 /// What the ranks send.
 struct Coded {
   const char* algorithm;

@@ -14,7 +14,8 @@
 #   nccl        tests of NCCL; several ranks on one GPU print what communicators cost
 #   sanitizer   tests under compute-sanitizer
 #   golden      recorded runs replayed on the GPU; only if GOLDEN names a folder of cases
-#   kernels     bench kernel: accum_adamw and others, float32 and bfloat16
+#   kernels     bench kernel: accum_adamw and others, float32 and bfloat16; small buckets, one or
+#               several in a launch
 #   codecs      codecs in at most 3 minutes: bits against processors; bench kernel with each; a gpt
 #               of 124 million parameters on two ranks that share the GPU, with each
 #   peers       the same work by PyTorch (scripts/lab/gpu_peer.py), and its training of a gpt,
@@ -217,22 +218,31 @@ golden() {
 }
 
 kernels() {
-  local optimizer parameters
+  local optimizer parameters together
   for parameters in float32 bfloat16; do
     for optimizer in accum_adamw adamw sgd; do
       ours 70 "kernel_${optimizer}_$parameters" "$gossamer" bench kernel --device cuda --optimizer "$optimizer" \
         --buckets 200 --parameters "$parameters" --json
     done
   done
-  # As one would with many small parameters, and with buckets that the cache holds.
-  ours 70 kernel_small "$gossamer" bench kernel --device cuda --bucket-mib 1 --buckets 400 --json
+  # Small buckets, as with many small parameters: each by a launch of its own, and 16 by one.
+  for together in 1 16; do
+    ours 30 "kernel_small_$together" "$gossamer" bench kernel --device cuda --bucket-mib 1 --buckets 200 \
+      --per-launch "$together" --json
+  done
 }
 
 codecs() {
-  local codec algorithm command STEPS=24 BATCH=16
+  local codec pass algorithm command STEPS=24 BATCH=16
   ours 30 codec_bits "$test_programs/test_gpu" --gtest_filter='CodecKernels*:Pipeline.SendsEncodedBlocks'
   for codec in fp32 bf16 fp16 int8 int4; do
-    ours 5 "kernel_$codec" "$gossamer" bench kernel --device cuda --codec "$codec" --buckets 60 --cycles 3 --json
+    ours 4 "kernel_$codec" "$gossamer" bench kernel --device cuda --codec "$codec" --buckets 60 --cycles 3 --json
+  done
+  for codec in int8 topk; do
+    for pass in encode feedback; do
+      ours 3 "kernel_${codec}_$pass" "$gossamer" bench kernel --device cuda --codec "$codec" --pass "$pass" --buckets 60 \
+        --cycles 3 --json
+    done
   done
   # Until the 16th step int8 and int4 have no grid, so the last steps count.
   for algorithm in gossip allreduce; do

@@ -1,8 +1,11 @@
 // gossamer bench kernel | step | compute (compute.cpp) | links (links.cpp) | topologies (study.cpp)
 
+#include <algorithm>
+#include <array>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include <ATen/Parallel.h>
@@ -32,19 +35,13 @@ struct KernelArguments {
   std::string device = "cpu";
   std::string parameters = "float32";
   std::string codec = "fp32";
+  std::string pass = "update";
   std::string simd = "auto";
   bool json = false;
 };
 
-/// Null for fp32. Throws ConfigError for a codec that encodes sums alone.
-const MixingCodec* mixing_codec(const std::string& name) {
-  const Codec* const codec = find_codec(name);
-  if (codec == nullptr || codec->mixing() != nullptr) {
-    return codec == nullptr ? nullptr : codec->mixing();
-  }
-  throw ConfigError(concat("--codec ", name, " encodes sums alone, and an update mixes blocks; ",
-                           "take int8 or another codec of gossip"));
-}
+/// In the order of KernelPass.
+constexpr std::array<std::string_view, 3> kPasses = {"update", "encode", "feedback"};
 
 void bench_kernel(KernelArguments arguments) {
   KernelBenchOptions& options = arguments.options;
@@ -52,7 +49,9 @@ void bench_kernel(KernelArguments arguments) {
   options.simd = simd_path_of(arguments.simd);
   options.model = arguments.parameters == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
   options.optimizer_options = options_yaml(options.optimizer, arguments.accum_iter);
-  options.codec = mixing_codec(arguments.codec);
+  options.codec = find_codec(arguments.codec);
+  options.pass =
+      static_cast<KernelPass>(std::ranges::find(kPasses, arguments.pass) - kPasses.begin());
   const KernelFigures figures = KernelBench(options).run();
   if (arguments.json) {
     const nlohmann::ordered_json json = {
@@ -60,10 +59,12 @@ void bench_kernel(KernelArguments arguments) {
         {"device", arguments.device},
         {"parameters", arguments.parameters},
         {"codec", arguments.codec},
+        {"pass", arguments.pass},
         {"threads", options.threads},
         {"simd", name_of(options.simd)},
         {"bucket_mib", options.bucket_mib},
         {"buckets", options.buckets},
+        {"per_launch", options.per_launch},
         {"steps_per_cycle", figures.cycle},
         {"cycles", options.cycles},
         {"ms", figures.ms},
@@ -78,6 +79,8 @@ void bench_kernel(KernelArguments arguments) {
   const bool on_host = options.device == Device{};
   std::cout << options.optimizer << ", " << options.buckets << " buckets of " << options.bucket_mib
             << " MiB in turn, "
+            << (options.per_launch == 1 ? "" : concat(options.per_launch, " at once, "))
+            << (arguments.pass == "update" ? "" : concat("pass ", arguments.pass, ", "))
             << (arguments.parameters == "bfloat16" ? "rounded to bfloat16 for the model, " : "")
             << (options.codec == nullptr ? "" : concat("codec ", arguments.codec, ", "));
   if (on_host) {
@@ -118,8 +121,19 @@ void add_kernel_command(CLI::App& parent, int& exit_code) {
       ->capture_default_str();
   command->add_option("--device", arguments->device, "cpu, cuda or cuda:N")->capture_default_str();
   command
+      ->add_option("--per-launch", options.per_launch,
+                   "Buckets that are updated together; on a GPU by one launch")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  command
       ->add_option("--codec", arguments->codec, "What encodes the inbox, and the block for peers")
       ->check(CLI::IsMember(codec_names()))
+      ->capture_default_str();
+  command
+      ->add_option("--pass", arguments->pass,
+                   "update: mixing and update; encode: a block for a sum; feedback: the same, and "
+                   "what the message lacks")
+      ->check(CLI::IsMember({"update", "encode", "feedback"}))
       ->capture_default_str();
   command
       ->add_option("--parameters", arguments->parameters,

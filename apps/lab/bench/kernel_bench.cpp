@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "apps/lab/bench/statistics.hpp"
 #include "base/error.hpp"
@@ -14,6 +15,7 @@
 #include "optim/block_update.hpp"
 #include "optim/convert.hpp"
 #include "optim/registry.hpp"
+#include "optim/summands.hpp"
 
 namespace gossamer::apps {
 namespace {
@@ -61,6 +63,23 @@ Grid grid_of(const MixingCodec& codec) {
   return {.exponent = static_cast<int>(std::ceil(std::log2(2.0 / steps))), .seed = 1};
 }
 
+/// The codec of updates; null: none.
+const MixingCodec* mixing_of(const KernelBenchOptions& options) {
+  return options.codec == nullptr ? nullptr : options.codec->mixing();
+}
+
+/// Throws ConfigError for a codec that the pass cannot take.
+void check_codec(const KernelBenchOptions& options) {
+  const bool updates = options.pass == KernelPass::kUpdate;
+  if (!updates && options.codec == nullptr) {
+    throw ConfigError("the encoding for sums needs a codec; take int8, or another one than fp32");
+  }
+  if (!updates || options.codec == nullptr || mixing_of(options) != nullptr) return;
+  throw ConfigError(concat("the codec ", options.codec->name(),
+                           " encodes sums alone, and an update mixes blocks; take int8 or another "
+                           "codec of gossip, or the pass encode or feedback"));
+}
+
 /// The encoded form of a block of the stream's device.
 Buffer encoded(Stream& stream, const Buffer& from, const MixingCodec& codec) {
   Buffer to = stream.allocate(codec.encoded_bytes(from.block().numel), DType::kUInt8);
@@ -73,7 +92,8 @@ Buffer encoded(Stream& stream, const Buffer& from, const MixingCodec& codec) {
 /// Of a bucket.
 std::int64_t num_elements(const KernelBenchOptions& options) {
   const double numel = options.bucket_mib * 1024.0 * 1024.0 / sizeof(float);
-  if (!(numel >= 1.0 && numel <= 1e12) || options.buckets < 1 || options.cycles < 1) {
+  if (!(numel >= 1.0 && numel <= 1e12) || options.buckets < 1 || options.per_launch < 1 ||
+      options.cycles < 1) {
     throw ConfigError("buckets, their size and the number of cycles must be more than 0");
   }
   return static_cast<std::int64_t>(numel);
@@ -102,6 +122,7 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
       pool_(options.threads),
       stream_(make_stream(options.device)),
       yardstick_(num_elements(options), options.buckets, pool_, options.simd) {
+  check_codec(options);
   const std::int64_t numel = num_elements(options);
   const std::int64_t rows = rows_of_matrix(numel);
   const std::vector<ParameterInfo> parameters = {{.name = "parameter",
@@ -120,9 +141,12 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
     gradients_.push_back(
         converted(*stream_, filled(*stream_, numel, number + 1, 1e-2), spec.model_dtype));
     inboxes_.push_back(filled(*stream_, spec.numel, number + 2, 1.0));
-    if (options.codec == nullptr) continue;
-    own_.push_back(encoded(*stream_, buckets_.back().parameters(), *options.codec));
-    inboxes_.back() = encoded(*stream_, inboxes_.back(), *options.codec);
+    if (options.pass != KernelPass::kUpdate) {
+      own_.push_back(stream_->allocate(options.codec->summand_bytes(spec.numel), DType::kUInt8));
+    } else if (const MixingCodec* const codec = mixing_of(options)) {
+      own_.push_back(encoded(*stream_, buckets_.back().parameters(), *codec));
+      inboxes_.back() = encoded(*stream_, inboxes_.back(), *codec);
+    }
   }
   if (!stream_->on_host()) {
     for (int i = 0; i < 2; ++i) {
@@ -131,12 +155,14 @@ KernelBench::KernelBench(const KernelBenchOptions& options)
   }
 }
 
-Intake KernelBench::intake_of(std::size_t place) const {
+Intake KernelBench::intake_of(const Bucket& bucket) const {
+  const auto place = static_cast<std::size_t>(bucket.index());
   Intake intake{.keep = 0.5, .inboxes = {{inboxes_[place].block(), 0.5}}};
-  if (options_.codec == nullptr) return intake;
+  const MixingCodec* const codec = mixing_of(options_);
+  if (codec == nullptr) return intake;
   intake.keep = 1.0;
-  const Grid grid = grid_of(*options_.codec);
-  intake.exchange.coding = {.codec = options_.codec,
+  const Grid grid = grid_of(*codec);
+  intake.exchange.coding = {.codec = codec,
                             .own = own_[place].block(),
                             .decodes = true,
                             .encodes = true,
@@ -145,29 +171,77 @@ Intake KernelBench::intake_of(std::size_t place) const {
   return intake;
 }
 
-double KernelBench::least_bytes(const PassTraffic& traffic) const {
-  const auto plain = static_cast<double>(traffic.bytes());
+PassTraffic KernelBench::traffic(std::int64_t step) const {
+  constexpr std::int64_t kValue = sizeof(float);
+  switch (options_.pass) {
+    case KernelPass::kEncode:
+      return {.read = kValue};
+    case KernelPass::kFeedback:
+      // The second pass reads the values again, and changes the error.
+      return {.read = 2 * kValue, .changed = kValue};
+    case KernelPass::kUpdate:
+      break;
+  }
+  return optimizer_->least_traffic(step, options_.model);
+}
+
+double KernelBench::least_bytes(std::int64_t step) const {
+  const auto plain = static_cast<double>(traffic(step).bytes());
   if (options_.codec == nullptr) return plain;
   const auto numel = static_cast<double>(buckets_.front().spec().numel);
   const auto encoded = static_cast<double>(own_.front().block().bytes()) / numel;
+  switch (options_.pass) {
+    case KernelPass::kEncode:
+      return plain + encoded;
+    case KernelPass::kFeedback:
+      return plain + 2.0 * encoded;
+    case KernelPass::kUpdate:
+      break;
+  }
   return plain - sizeof(float) + 3.0 * encoded;
 }
 
-void KernelBench::update(std::size_t place) {
-  Bucket& bucket = buckets_[place];
-  bucket.begin_step();
-  bucket.offer(0, gradients_[place].block());
-  bucket.update({.lr = 1e-3, .intake = intake_of(place), .simd = options_.simd, .pool = &pool_});
+void KernelBench::enqueue_sum(const Bucket& bucket) {
+  const auto place = static_cast<std::size_t>(bucket.index());
+  SummandWork work{.codec = *options_.codec,
+                   .values = bucket.parameters().block(),
+                   .message = own_[place].block(),
+                   .numel = bucket.spec().numel};
+  enqueue_summands(*stream_, work, options_.simd);
+  if (options_.pass == KernelPass::kEncode) return;
+  work.said = std::exchange(work.message, {});
+  work.residual = inboxes_[place].block();
+  enqueue_summands(*stream_, work, options_.simd);
+}
+
+void KernelBench::enqueue(std::span<Bucket> some) {
+  if (options_.pass != KernelPass::kUpdate) {
+    for (const Bucket& bucket : some) enqueue_sum(bucket);
+    return;
+  }
+  std::vector<BlockUpdate> updates;
+  for (Bucket& bucket : some) {
+    bucket.begin_step();
+    bucket.offer(0, gradients_[static_cast<std::size_t>(bucket.index())].block());
+    updates.push_back(bucket.begin_update(
+        {.lr = 1e-3, .intake = intake_of(bucket), .simd = options_.simd, .pool = &pool_}));
+  }
+  enqueue_updates(*stream_, *optimizer_, std::move(updates));
 }
 
 std::vector<double> KernelBench::update_cycle() {
   std::vector<double> seconds(buckets_.size());
   const auto cycle = static_cast<double>(optimizer_->cycle());
+  const auto per_launch = static_cast<std::size_t>(options_.per_launch);
   const auto whole = [&] {
     for (std::int64_t step = 0; step < optimizer_->cycle(); ++step) {
-      for (std::size_t b = 0; b < buckets_.size(); ++b) {
-        const double update_s = seconds_of([&] { update(b); });
-        if (stream_->immediate()) seconds[b] += update_s / cycle;
+      for (std::size_t first = 0; first < buckets_.size(); first += per_launch) {
+        const std::size_t count = std::min(per_launch, buckets_.size() - first);
+        const double all_s =
+            seconds_of([&] { enqueue(std::span(buckets_).subspan(first, count)); });
+        for (std::size_t b = first; stream_->immediate() && b < first + count; ++b) {
+          seconds[b] += all_s / cycle / static_cast<double>(count);
+        }
       }
       ++num_updates_;
     }
@@ -197,11 +271,11 @@ double KernelBench::least_seconds_per_element() {
   const double byte_s = stream_->on_host() ? 0.0 : copy_all();
   double seconds = 0.0;
   for (std::int64_t step = cycle + 1; step <= 2 * cycle; ++step) {
-    const PassTraffic traffic = optimizer_->least_traffic(step, options_.model);
-    const double bytes = least_bytes(traffic);
+    const PassTraffic plain = traffic(step);
+    const double bytes = least_bytes(step);
     // A pass over arrays has no encoded ones, so it counts in proportion.
-    seconds += stream_->on_host() ? yardstick_.seconds_per_element(traffic) * bytes /
-                                        static_cast<double>(traffic.bytes())
+    seconds += stream_->on_host() ? yardstick_.seconds_per_element(plain) * bytes /
+                                        static_cast<double>(plain.bytes())
                                   : byte_s * bytes;
   }
   return seconds / static_cast<double>(cycle);
@@ -210,9 +284,7 @@ double KernelBench::least_seconds_per_element() {
 KernelFigures KernelBench::run() {
   KernelFigures figures{.numel = buckets_.front().spec().numel, .cycle = optimizer_->cycle()};
   for (std::int64_t step = figures.cycle + 1; step <= 2 * figures.cycle; ++step) {
-    figures.least_bytes_per_element +=
-        least_bytes(optimizer_->least_traffic(step, options_.model)) /
-        static_cast<double>(figures.cycle);
+    figures.least_bytes_per_element += least_bytes(step) / static_cast<double>(figures.cycle);
   }
   update_cycle();
   least_seconds_per_element();

@@ -6,7 +6,8 @@
 // (yardstick.hpp); on GPUs it is copying a buffer of 1 GiB.
 //
 // Under a codec the pass decodes an encoded inbox, and encodes the block that it writes. In place
-// of the plain inbox it then reads two encoded blocks, and writes one of them.
+// of the plain inbox it then reads two encoded blocks, and writes one of them. The bench can also
+// time the two passes in which a rank works for a sum under a codec (KernelPass).
 //
 // The bench updates several buckets in turn, so that no bucket is still in the cache when its turn
 // comes again. Updates and the yardstick alternate, so that both see the same machine. On GPUs the
@@ -15,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +34,17 @@ bool accumulates(std::string_view optimizer);
 /// The options of an optimizer as YAML: `accum_iter` if the optimizer has it, defaults otherwise.
 std::string options_yaml(std::string_view optimizer, std::int64_t accum_iter);
 
+/// What the bench times.
+enum class KernelPass : std::uint8_t {
+  /// Mixing and update.
+  kUpdate,
+  /// The encoding of a block for a sum (optim/summands.hpp).
+  kEncode,
+  /// The same, and then the addition of what the message lacks to the rank's error, as `outer`
+  /// does under a codec.
+  kFeedback,
+};
+
 struct KernelBenchOptions {
   std::string optimizer = "accum_adamw";
   /// The options as YAML, as in a configuration's optimizer section.
@@ -41,9 +54,12 @@ struct KernelBenchOptions {
   double bucket_mib = 25.0;
   /// The type that the model computes with: float32, or bfloat16 with float32 master copies.
   DType model = DType::kFloat32;
+  KernelPass pass = KernelPass::kUpdate;
   /// The codec of the exchange; null: the inbox is plain.
-  const MixingCodec* codec = nullptr;
+  const Codec* codec = nullptr;
   int buckets = 8;
+  /// Buckets that are updated together (enqueue_updates()).
+  int per_launch = 1;
   /// Cycles of the optimizer that are timed. One more cycle warms up.
   int cycles = 10;
   SimdPath simd = best_simd_path();
@@ -70,7 +86,8 @@ struct KernelFigures {
 
 class KernelBench {
  public:
-  /// Throws ConfigError for an unknown optimizer, an impossible size, or a missing device.
+  /// Throws ConfigError for an unknown optimizer, an impossible size, a codec that the pass cannot
+  /// take, or a missing device.
   explicit KernelBench(const KernelBenchOptions& options);
   KernelFigures run();
 
@@ -80,10 +97,14 @@ class KernelBench {
   [[nodiscard]] std::int64_t num_updates() const { return num_updates_; }
 
  private:
-  void update(std::size_t bucket);
-  [[nodiscard]] Intake intake_of(std::size_t bucket) const;
+  /// Gives the pass over some buckets to the stream.
+  void enqueue(std::span<Bucket> some);
+  void enqueue_sum(const Bucket& bucket);
+  [[nodiscard]] Intake intake_of(const Bucket& bucket) const;
+  /// The bytes of plain values that the pass moves for one element, with a plain inbox.
+  [[nodiscard]] PassTraffic traffic(std::int64_t step) const;
   /// The least bytes per element of a step.
-  [[nodiscard]] double least_bytes(const PassTraffic& traffic) const;
+  [[nodiscard]] double least_bytes(std::int64_t step) const;
   /// Seconds per update of each bucket, mean over one cycle.
   std::vector<double> update_cycle();
   /// Seconds that the yardstick takes for one element of an update, mean over one cycle.
@@ -97,7 +118,7 @@ class KernelBench {
   std::unique_ptr<Stream> stream_;
   std::vector<Bucket> buckets_;
   std::vector<Buffer> gradients_;
-  /// Encoded under a codec, as are the buckets' own blocks.
+  /// Encoded under a codec, as are the buckets' own blocks. The errors of sums are plain.
   std::vector<Buffer> inboxes_;
   std::vector<Buffer> own_;
   std::vector<Buffer> copied_;

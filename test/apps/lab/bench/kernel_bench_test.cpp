@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -57,13 +58,45 @@ TEST(KernelBench, CountsMasterCopiesAndWhatTheModelReads) {
 TEST(KernelBench, CountsEncodedBlocks) {
   const auto least_of = [](std::string_view codec) {
     KernelBenchOptions options = small("adamw");
-    options.codec = find_codec(codec)->mixing();
+    options.codec = find_codec(codec);
     return KernelBench(options).run().least_bytes_per_element;
   };
   // In place of the plain inbox it reads what was heard and sent, and writes what will be sent.
   EXPECT_EQ(least_of("bf16"), 28.0 + 3 * 2.0);
   EXPECT_EQ(least_of("int8"), 28.0 + 3 * 1.0);
   EXPECT_EQ(least_of("int4"), 28.0 + 3 * 0.5);
+}
+
+TEST(KernelBench, CountsWhatTheWorkForASumMoves) {
+  const auto least_of = [](std::string_view codec, KernelPass pass) {
+    KernelBenchOptions options = small("adamw");
+    options.codec = find_codec(codec);
+    options.pass = pass;
+    return KernelBench(options).run().least_bytes_per_element;
+  };
+  // 1024 elements take a scale of 4 bytes, and a byte each.
+  EXPECT_EQ(least_of("int8", KernelPass::kEncode), 4.0 + 1028.0 / 1024.0);
+  EXPECT_EQ(least_of("bf16", KernelPass::kEncode), 4.0 + 2.0);
+  // It reads the values once more and what was said, and reads and writes the error.
+  EXPECT_EQ(least_of("int8", KernelPass::kFeedback), 16.0 + 2 * 1028.0 / 1024.0);
+  // Of 1024 elements 16 go, in 28 bytes.
+  EXPECT_EQ(least_of("topk", KernelPass::kFeedback), 16.0 + 2 * 28.0 / 1024.0);
+}
+
+TEST(KernelBench, UpdatesSeveralBucketsAtOnceAsOneByOne) {
+  std::vector<std::vector<float>> ends;
+  for (const int per_launch : {1, 2, 100}) {
+    KernelBenchOptions options = small("adamw");
+    options.per_launch = per_launch;
+    KernelBench bench(options);
+    bench.run();
+    ends.emplace_back();
+    for (const Bucket& bucket : bench.buckets()) {
+      std::ranges::copy(bucket.parameters().block().as<float>(), std::back_inserter(ends.back()));
+    }
+  }
+  EXPECT_EQ(ends[1], ends[0]);
+  EXPECT_EQ(ends[2], ends[0]);
 }
 
 class KernelBenchOf : public testing::TestWithParam<DType> {};
@@ -154,6 +187,15 @@ TEST(KernelBench, RefusesWhatCannotBe) {
   options = small("adamw");
   options.bucket_mib = 0.0;
   EXPECT_THROW(KernelBench{options}, ConfigError);
+  options = small("adamw");
+  options.per_launch = 0;
+  EXPECT_THROW(KernelBench{options}, ConfigError);
+  options = small("adamw");
+  options.codec = find_codec("topk");
+  EXPECT_THROW(KernelBench{options}, ConfigError) << "it encodes sums alone";
+  options = small("adamw");
+  options.pass = KernelPass::kEncode;
+  EXPECT_THROW(KernelBench{options}, ConfigError) << "there is no codec";
 }
 
 TEST(Statistics, AreThoseOfNumpy) {

@@ -233,11 +233,11 @@ void Pipeline::advance() {
       run_or_detach([&](Algorithm& algorithm) { algorithm.gradients_ready(bucket); });
     }
     if (defers()) continue;
-    const auto group = std::ranges::find_if(
-        groups_, [&bucket](std::span<Bucket> each) { return &each.back() == &bucket; });
-    if (group == groups_.end()) continue;
-    finish_gradients(*group);
-    update(*group);
+    const std::span<Bucket> group = *std::ranges::lower_bound(
+        groups_, bucket.index(), {}, [](std::span<Bucket> each) { return each.back().index(); });
+    if (group.back().index() != bucket.index()) continue;
+    finish_gradients(group);
+    update(group);
   }
 }
 

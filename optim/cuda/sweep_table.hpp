@@ -5,8 +5,8 @@
 //
 // A launch works on one block or on several blocks of one rule, because a launch costs 5 to 7
 // microseconds beside its bytes on an H200. Example: adamw moves the 8 MiB of a bucket of 1 MiB in
-// 2 microseconds. So 200 such buckets take 1.6 ms in 200 launches, and 0.44 ms in 7 launches. Each
-// block has its own inboxes, encoded blocks and gradients' factor, so the bits are the bits of
+// 2 microseconds. By these figures 200 such buckets take 1.6 ms in 200 launches, and 0.44 ms in 7.
+// Each block has its own inboxes, encoded blocks and gradients' factor, so the bits are the bits of
 // single launches.
 //
 // A pass that decodes, encodes or measures has kernels of its own (coded_exchange.hpp), so that

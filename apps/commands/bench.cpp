@@ -77,10 +77,10 @@ void bench_kernel(KernelArguments arguments) {
     return;
   }
   const bool on_host = options.device == Device{};
-  std::cout << options.optimizer << ", " << options.buckets << " buckets of " << options.bucket_mib
-            << " MiB in turn, "
+  const bool updates = options.pass == KernelPass::kUpdate;
+  std::cout << (updates ? options.optimizer : arguments.pass) << ", " << options.buckets
+            << " buckets of " << options.bucket_mib << " MiB in turn, "
             << (options.per_launch == 1 ? "" : concat(options.per_launch, " at once, "))
-            << (arguments.pass == "update" ? "" : concat("pass ", arguments.pass, ", "))
             << (arguments.parameters == "bfloat16" ? "rounded to bfloat16 for the model, " : "")
             << (options.codec == nullptr ? "" : concat("codec ", arguments.codec, ", "));
   if (on_host) {

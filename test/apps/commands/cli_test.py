@@ -138,6 +138,15 @@ class Bench(CliCase):
         self.assertIn("'gpu' is no device",
                       self.gossamer("bench", "kernel", "--device", "gpu", code=2).stderr)
 
+    def test_kernel_times_the_work_for_a_sum(self):
+        small = ["bench", "kernel", "--bucket-mib", "0.5", "--buckets", "2", "--cycles", "1", "--codec", "topk"]
+        report = json.loads(self.gossamer(*small, "--pass", "feedback", "--per-launch", "2", "--json").stdout)
+        # Of 1024 elements 16 go, in 28 bytes, which are written and read.
+        self.assertEqual(report["least_bytes_per_element"], 16 + 56 / 1024)
+        self.assertEqual(report["per_launch"], 2)
+        self.assertIn("encode, 2 buckets", self.gossamer(*small, "--pass", "encode").stdout)
+        self.assertIn("the codec topk encodes sums alone", self.gossamer(*small, code=2).stderr)
+
     def test_step_prints_the_losses_of_the_model(self):
         done = self.gossamer("bench", "step", "--model", "mlp", "--steps", "2", "--warmup", "3",
                              "--losses")

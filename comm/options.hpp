@@ -11,6 +11,7 @@
 
 #include "base/log.hpp"
 #include "base/option.hpp"
+#include "comm/cohort.hpp"
 #include "comm/store.hpp"
 
 namespace gossamer {
@@ -69,6 +70,8 @@ struct FaultOptions {
   bool joins = false;
   /// A description of the training, as lines. Ranks refuse a process that joins with other lines.
   std::string trains = {};
+  /// The ranks with which this one is a member, or none of them. Of the backend tcp.
+  Cohort cohort = {};
   /// Where `survives`: makes the communicator that the caller gets in each world, as tests do that
   /// have ranks fail on purpose. Null: the caller gets the backend's own.
   WrapCommunicator wrap = {};

@@ -6,7 +6,30 @@
 #include <stdexcept>
 #include <utility>
 
+#include "comm/cohort.hpp"
+
 namespace gossamer::membership {
+namespace {
+
+/// Those of the addresses whose cohorts are there as a whole, cohort after cohort by place.
+std::vector<std::string> whole_cohorts(const std::set<std::string>& addresses) {
+  std::map<std::string, std::map<int, std::string>> cohorts;
+  std::vector<std::string> whole;
+  for (const std::string& address : addresses) {
+    const Cohort cohort = cohort_of(address);
+    if (cohort.size == 1) {
+      whole.push_back(address);
+      continue;
+    }
+    auto& places = cohorts[cohort.name];
+    places.try_emplace(cohort.place, address);
+    if (std::ssize(places) < cohort.size) continue;
+    for (const auto& [place, mate] : places) whole.push_back(mate);
+  }
+  return whole;
+}
+
+}  // namespace
 
 Agreement::Agreement(MemberId self, Epoch epoch, Quorum quorum)
     : self_(self), epoch_(std::move(epoch)), quorum_(quorum), step_(epoch_.step) {
@@ -17,7 +40,15 @@ Actions Agreement::lose(MemberId peer, std::int64_t step) {
   Actions actions;
   if (phase_ == Phase::kEnded || peer == self_ || !reaches(peer)) return actions;
   lost_.insert(peer);
-  reports_.erase(peer);
+  const std::string& address = epoch_.find(peer)->address;
+  if (are_mates(address, epoch_.find(self_)->address)) {
+    leave(Leave::Why::kBroken, actions);
+    return actions;
+  }
+  if (const Cohort cohort = cohort_of(address); cohort.size > 1) broken_.insert(cohort.name);
+  std::erase_if(reports_, [this](const auto& entry) {
+    return epoch_.has(entry.first) && !reaches(entry.first);
+  });
   report_anew(step, actions);
   return actions;
 }
@@ -53,7 +84,9 @@ Actions Agreement::welcome(const std::string& newcomer, std::int64_t step) {
     if (phase_ == Phase::kAgreeing) actions.emplace_back(Tell{newcomer, own_report()});
     return actions;
   }
-  if (newcomers_.insert(newcomer).second) report_anew(step, actions);
+  const std::size_t before = whole_cohorts(newcomers_).size();
+  newcomers_.insert(newcomer);
+  if (whole_cohorts(newcomers_).size() > before) report_anew(step, actions);
   return actions;
 }
 
@@ -125,12 +158,16 @@ void Agreement::tell_all(Actions& actions) {
   for (const MemberId peer : reached()) tell(peer, actions);
 }
 
-bool Agreement::reaches(MemberId peer) const { return epoch_.has(peer) && !lost_.contains(peer); }
+bool Agreement::reaches(MemberId peer) const {
+  const Member* const member = epoch_.find(peer);
+  if (member == nullptr || lost_.contains(peer)) return false;
+  return broken_.empty() || !broken_.contains(cohort_of(member->address).name);
+}
 
 std::vector<MemberId> Agreement::reached() const {
   std::vector<MemberId> ids;
   for (const Member& member : epoch_.members) {
-    if (!lost_.contains(member.id)) ids.push_back(member.id);
+    if (reaches(member.id)) ids.push_back(member.id);
   }
   return ids;
 }
@@ -141,11 +178,12 @@ const Report* Agreement::report_of(MemberId peer) const {
 }
 
 Report Agreement::own_report() const {
+  const std::vector<std::string> newcomers = whole_cohorts(newcomers_);
   return {.from = *epoch_.find(self_),
           .epoch = epoch_.number,
           .step = step_,
           .lost = lost_,
-          .newcomers = newcomers_};
+          .newcomers = {newcomers.begin(), newcomers.end()}};
 }
 
 std::vector<MemberId> Agreement::without_conflicts(std::vector<MemberId> members) const {
@@ -165,11 +203,15 @@ std::vector<MemberId> Agreement::without_conflicts(std::vector<MemberId> members
     for (auto entry = apart.begin(); entry != apart.end(); ++entry) {
       if (entry->second.size() >= worst->second.size()) worst = entry;
     }
-    const MemberId left_out = worst->first;
-    apart.erase(worst);
-    for (auto& [member, others] : apart) others.erase(left_out);
+    const std::string& left_out = epoch_.find(worst->first)->address;
+    const auto is_out = [&](MemberId id) {
+      const std::string& address = epoch_.find(id)->address;
+      return address == left_out || are_mates(address, left_out);
+    };
+    std::erase_if(apart, [&](const auto& entry) { return is_out(entry.first); });
+    for (auto& [member, others] : apart) std::erase_if(others, is_out);
     std::erase_if(apart, [](const auto& entry) { return entry.second.empty(); });
-    std::erase(members, left_out);
+    std::erase_if(members, is_out);
   }
   return members;
 }
@@ -203,7 +245,7 @@ Epoch Agreement::successor(const std::vector<MemberId>& remaining) const {
     next.step = std::max(next.step, report->step);
     newcomers.insert(report->newcomers.begin(), report->newcomers.end());
   }
-  for (const std::string& newcomer : newcomers) {
+  for (const std::string& newcomer : whole_cohorts(newcomers)) {
     if (next.has(newcomer)) continue;
     next.members.push_back({.id = next.next_id++, .address = newcomer});
   }
@@ -249,6 +291,7 @@ void Agreement::adopt(const Epoch& epoch, Actions& actions) {
   if (!epoch_.has(self_)) return leave(Leave::Why::kFenced, actions);
   std::erase_if(reports_, [this](const auto& entry) { return entry.second.epoch < epoch_.number; });
   lost_.clear();
+  broken_.clear();
   told_.clear();
   is_looking_ = false;
   phase_ = Phase::kServing;
@@ -256,7 +299,7 @@ void Agreement::adopt(const Epoch& epoch, Actions& actions) {
   actions.emplace_back(Adopt{epoch_});
   const bool is_over = std::ranges::any_of(
       epoch_.members, [this](const Member& member) { return report_of(member.id) != nullptr; });
-  if (is_over || !newcomers_.empty()) report_anew(step_, actions);
+  if (is_over || !whole_cohorts(newcomers_).empty()) report_anew(step_, actions);
 }
 
 void Agreement::leave(Leave::Why why, Actions& actions) {

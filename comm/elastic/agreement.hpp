@@ -33,6 +33,10 @@
 // the store, because the lost members may have agreed before. If they have not, the lowest
 // candidate leaves, and the next candidate looks.
 //
+// Cohorts (comm/cohort.hpp): an epoch has all processes of a cohort or none. A member that has lost
+// its mate leaves at once. The others drop a cohort as a whole, and do not wait for what is left of
+// it. Processes of a new cohort are let in when one member has been asked by all of them.
+//
 // Voters: a process that has just joined does not count in the quorum of its first epoch. So a host
 // full of new processes that dies at once does not end the run. It counts from the next epoch on,
 // which the members begin by disturb() when all have exchanged (Membership::all_vote).
@@ -120,6 +124,8 @@ struct Leave {
   enum class Why : std::uint8_t {
     /// An epoch without this member has begun.
     kFenced,
+    /// A member of its cohort is lost.
+    kBroken,
     /// Fewer members than the quorum reach each other.
     kTooFew,
     /// The store does not answer.
@@ -146,7 +152,8 @@ class Agreement {
   /// The connection with a member has ended, or it has given no sign of life for too long.
   [[nodiscard]] Actions lose(MemberId peer, std::int64_t step);
   [[nodiscard]] Actions hear(const Report& report, std::int64_t step);
-  /// A process asks to join, over a connection of its own. One without an address is ignored.
+  /// A process asks to join, over a connection of its own. One without an address is ignored. One
+  /// whose cohort has not asked as a whole waits.
   [[nodiscard]] Actions welcome(const std::string& newcomer, std::int64_t step);
   /// An exchange has failed, and this member has lost no other member; or all members have
   /// exchanged, and all may vote from now on. An epoch with the same members follows, unless
@@ -174,7 +181,7 @@ class Agreement {
   /// Sends this member's report to another member, unless that member has it.
   void tell(MemberId peer, Actions& actions);
   void tell_all(Actions& actions);
-  /// Whether the peer is a member that is not lost.
+  /// Whether the peer is a member, and no process of its cohort is lost.
   [[nodiscard]] bool reaches(MemberId peer) const;
   [[nodiscard]] std::vector<MemberId> reached() const;
   [[nodiscard]] const Report* report_of(MemberId peer) const;
@@ -197,6 +204,8 @@ class Agreement {
   /// While it agrees: the steps that it has made.
   std::int64_t step_ = 0;
   std::set<MemberId> lost_;
+  /// The names of the cohorts that have lost a member.
+  std::set<std::string> broken_;
   std::set<std::string> newcomers_;
   /// The latest report of each other member, of this epoch or a later one.
   std::map<MemberId, Report> reports_;

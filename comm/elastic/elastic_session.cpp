@@ -249,14 +249,17 @@ class ElasticSession : public Session {
 Participant::Config participant_config(const LaunchOptions& options) {
   // Packets that begin a connection are sent again after 1, 3 and 7 s.
   constexpr double kShortestMeeting = 10.0;
-  return {.quorum = {.least = options.fault.min_ranks},
-          .patience = std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * options.timeout_s)),
-          .while_waiting = options.while_waiting,
-          .logger = Logger(options.log_level, "members"),
-          .holds = true,
-          .trains = options.fault.trains,
-          .meeting = std::chrono::milliseconds(static_cast<std::int64_t>(
-              1e3 * std::max(options.fault.silence_s, kShortestMeeting)))};
+  return {
+      .quorum = {.least = options.fault.min_ranks},
+      .patience = std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * options.timeout_s)),
+      .while_waiting = options.while_waiting,
+      .logger = Logger(options.log_level, "members"),
+      .holds = true,
+      .trains = options.fault.trains,
+      .meeting = std::chrono::milliseconds(
+          static_cast<std::int64_t>(1e3 * std::max(options.fault.silence_s, kShortestMeeting))),
+      .end_broken = membership::end_process,
+      .grace = std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * options.fault.silence_s))};
 }
 
 int renewed_node_size(const LaunchOptions& options, int size) {

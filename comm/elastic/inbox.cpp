@@ -6,11 +6,14 @@
 
 #include "base/first_difference.hpp"
 #include "base/text.hpp"
+#include "comm/cohort.hpp"
 
 namespace gossamer::membership {
 
 Inbox::Inbox(std::unique_ptr<Mesh> mesh, Config config)
-    : mesh_(std::move(mesh)), config_(std::move(config)) {
+    : mesh_(std::move(mesh)),
+      config_(std::move(config)),
+      watch_(config_.grace, config_.end_broken) {
   mesh_->start(
       {.heard = [this](const std::string& from, const std::string& text) { hear(from, text); },
        .met = [this](const std::string& address) { meet(address); },
@@ -18,7 +21,17 @@ Inbox::Inbox(std::unique_ptr<Mesh> mesh, Config config)
                       const std::string& reason) { lose(address, reason); }});
 }
 
-Inbox::~Inbox() { mesh_->close(); }
+Inbox::~Inbox() { close(); }
+
+void Inbox::close() {
+  mesh_->close();
+  watch_.disarm();
+}
+
+void Inbox::note_broken(const std::string& why) {
+  if (!config_.end_broken) return;
+  watch_.arm(concat(why, ", and this rank has not ended by itself; restart the node as a whole"));
+}
 
 void Inbox::set_epoch(const Epoch& epoch) {
   Answers answers;
@@ -59,6 +72,11 @@ void Inbox::hear(const std::string& from, const std::string& text) {
     } else {
       const Report* const report = std::get_if<Report>(&*message);
       if (report != nullptr && report->from.address != from) return;
+      const Epoch* const epoch = std::get_if<Epoch>(&*message);
+      if (epoch != nullptr && epoch->number > epoch_.number && epoch_.has(mesh_->address()) &&
+          !epoch->has(mesh_->address()) && cohort_of(mesh_->address()).size > 1) {
+        note_broken("the other nodes have gone on without this rank's node");
+      }
       if (report != nullptr && report->epoch < epoch_.number) {
         // It does not know this epoch yet. For the others nothing changes.
         answers.emplace_back(from, encode(epoch_));
@@ -83,6 +101,10 @@ void Inbox::meet(const std::string& address) {
 
 void Inbox::lose(const std::string& address, const std::string& reason) {
   config_.logger.debug(concat(address, " is lost: ", reason));
+  if (are_mates(address, mesh_->address())) {
+    note_broken(concat("the rank at place ", cohort_of(address).place,
+                       " of this rank's node is lost: ", reason));
+  }
   const std::lock_guard lock(mutex_);
   met_.erase(address);
   asking_.erase(address);
@@ -110,8 +132,23 @@ void Inbox::push(Event event) {
   changed_.notify_all();
 }
 
+bool Inbox::is_ready(const std::string& from, const AskToJoin& ask) const {
+  return ask.epoch == epoch_.number && ask.trains == config_.trains && !config_.holds &&
+         met_.contains(from);
+}
+
 Inbox::Answers Inbox::answer_waiting() {
   Answers answers;
+  const auto num_mates = [this](const std::string& address) {
+    return std::ranges::count_if(asking_, [&](const auto& entry) {
+      return are_mates(entry.first, address) && is_ready(entry.first, entry.second);
+    });
+  };
+  std::set<std::string> ready;
+  for (const auto& [from, ask] : asking_) {
+    const int size = cohort_of(from).size;
+    if (is_ready(from, ask) && (size == 1 || num_mates(from) == size)) ready.insert(from);
+  }
   for (auto entry = asking_.begin(); entry != asking_.end();) {
     const auto& [from, ask] = *entry;
     const auto difference = first_difference(config_.trains, ask.trains);
@@ -121,7 +158,7 @@ Inbox::Answers Inbox::answer_waiting() {
       answers.emplace_back(
           from, encode(Refuse{concat("the run has ", difference->one, ", and this process has ",
                                      difference->other)}));
-    } else if (ask.epoch > epoch_.number || config_.holds || !met_.contains(from)) {
+    } else if (!ready.contains(from)) {
       ++entry;
       continue;
     } else {

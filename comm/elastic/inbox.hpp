@@ -10,6 +10,11 @@
 // epoch to a process that has asked in another one. A process waits while it and this member are
 // not connected in both directions, and while this member admits no process.
 //
+// The processes of a cohort (comm/cohort.hpp) wait until all of them have asked, and are let in
+// together. A member that loses a mate is out of the run, and so is a member that hears of an epoch
+// without it. Then Config::end_broken ends the process, unless the inbox is closed within
+// Config::grace.
+//
 // Thread safety: is_disturbed() from any thread, all else from one.
 
 #include <atomic>
@@ -27,6 +32,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "comm/elastic/last_watch.hpp"
 #include "comm/elastic/mesh.hpp"
 #include "comm/elastic/message.hpp"
 
@@ -54,6 +60,9 @@ class Inbox {
     bool holds = false;
     /// AskToJoin::trains of processes that may join.
     std::string trains = {};
+    /// Null: a member of a cohort ends by its own thread alone.
+    LastWatch::End end_broken = {};
+    std::chrono::milliseconds grace{0};
   };
 
   Inbox(std::unique_ptr<Mesh> mesh, Config config);
@@ -62,6 +71,8 @@ class Inbox {
   ~Inbox();
 
   [[nodiscard]] Mesh& mesh() { return *mesh_; }
+  /// Ends all connections, and leaves the process alone from now on.
+  void close();
   [[nodiscard]] bool is_disturbed() const { return num_disturbing_.load() > 0; }
   /// The epoch of this process from now on. Watches over its members. A process that reports in an
   /// earlier one, or asks to join although it has joined, is told this epoch at once.
@@ -84,6 +95,10 @@ class Inbox {
   void hear(const std::string& from, const std::string& text);
   void meet(const std::string& address);
   void lose(const std::string& address, const std::string& reason);
+  /// Whether a process that asks can be let in now, with its mates. The caller holds mutex_.
+  [[nodiscard]] bool is_ready(const std::string& from, const AskToJoin& ask) const;
+  /// This process is out of the run, because of the cohort that it belongs to.
+  void note_broken(const std::string& why);
   /// Whether an epoch is news to a process in epoch_.
   [[nodiscard]] bool is_news(const Epoch& epoch) const;
   /// Whether the members of epoch_ may change by it.
@@ -97,6 +112,7 @@ class Inbox {
 
   std::unique_ptr<Mesh> mesh_;
   Config config_;
+  LastWatch watch_;
   std::atomic<int> num_disturbing_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;

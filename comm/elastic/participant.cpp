@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "comm/cohort.hpp"
 
 namespace gossamer::membership {
 namespace {
@@ -29,7 +30,11 @@ double seconds_of(std::chrono::milliseconds time) {
 }  // namespace
 
 Inbox::Config Participant::inbox_config(const Config& config) {
-  return {.logger = config.logger, .holds = config.holds, .trains = config.trains};
+  return {.logger = config.logger,
+          .holds = config.holds,
+          .trains = config.trains,
+          .end_broken = config.end_broken,
+          .grace = config.grace};
 }
 
 Participant::Participant(std::unique_ptr<Mesh> mesh, EpochRecord record, MemberId self,
@@ -237,16 +242,31 @@ std::string Participant::own_losses() const {
   return losses.empty() ? "" : concat(" (this rank has lost ", gossamer::join(losses, "; "), ")");
 }
 
+std::string Participant::lost_places() const {
+  std::vector<int> places;
+  for (const auto& [address, reason] : lost_) {
+    if (are_mates(address, inbox_->mesh().address())) places.push_back(cohort_of(address).place);
+  }
+  return concat(places.size() == 1 ? "place " : "places ", gossamer::join(places, ", "));
+}
+
 void Participant::leave(const Leave& leave) const {
   const auto error = [this](std::string_view reason, ExitCode code = ExitCode::kPeerLost) {
     return CommError({.rank = -1, .label = kMembership, .code = code},
                      concat(reason, own_losses()));
   };
   switch (leave.why) {
+    case Leave::Why::kBroken:
+      throw error(concat("this rank's node has lost its ", lost_places(),
+                         ", and the other nodes go on without it; restart the node as a whole"));
     case Leave::Why::kFenced:
       throw error(
-          "the other ranks have gone on without this one, which was silent for too long; it has "
-          "touched nothing since",
+          cohort_of(inbox_->mesh().address()).size > 1
+              ? "the other nodes have gone on without this rank's node, which has lost a rank or "
+                "was silent for too long; it has touched nothing since; restart the node as a whole"
+              : "the other ranks have gone on without this one, which was silent for too long; it "
+                "has "
+                "touched nothing since",
           ExitCode::kPreempted);
     case Leave::Why::kTooFew:
       throw error(

@@ -51,6 +51,9 @@ class Participant {
     /// How long a process that joins tries to connect with the members. If it loses one of them, it
     /// waits as long again for the others to go on without that member.
     std::chrono::milliseconds meeting{10'000};
+    /// Inbox::Config's.
+    LastWatch::End end_broken = {};
+    std::chrono::milliseconds grace{0};
   };
 
   /// `epoch` is what EpochRecord::begin() has returned. Watches over its members.
@@ -82,7 +85,7 @@ class Participant {
   /// rank has made.
   void lose(MemberId peer, std::int64_t step);
   /// Leaves. Members that are not about to leave as well take this member for dead.
-  void close() { inbox_->mesh().close(); }
+  void close() { inbox_->close(); }
   /// Whether processes that ask to join wait no more (Config::holds).
   void admit(bool admits) { inbox_->admit(admits); }
 
@@ -118,6 +121,8 @@ class Participant {
   template <class Ask>
   Actions ask_store(std::int64_t asked, const Ask& ask);
   [[noreturn]] void leave(const Leave& leave) const;
+  /// The places of the lost members of this member's cohort, as a part of a message.
+  [[nodiscard]] std::string lost_places() const;
   /// The members of the epoch that this member has lost, with the reasons, as the end of a message.
   [[nodiscard]] std::string own_losses() const;
 

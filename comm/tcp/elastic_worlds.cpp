@@ -61,12 +61,15 @@ std::unique_ptr<Participant> take_part(const LaunchOptions& options,
   MeshConfig mesh{.address = address,
                   .run = run_number(run),
                   .silence_s = options.fault.silence_s,
+                  .cohort = options.fault.cohort,
                   .logger = config.logger};
   if (!meeting.secret.empty()) mesh.tls = std::make_unique<TlsContext>(meeting.secret, run);
   membership::EpochRecord record(meeting.store, meeting.run, meeting.secret);
   if (options.fault.joins) {
     mesh.meeting_s = std::chrono::duration<double>(config.meeting).count();
-    return Participant::join(make_mesh(std::move(mesh)), std::move(record), any_place(),
+    // Mates ask the same member, which lets them in together.
+    const std::size_t first = options.fault.cohort.size > 1 ? 0 : any_place();
+    return Participant::join(make_mesh(std::move(mesh)), std::move(record), first,
                              std::move(config));
   }
   return begin_run(meeting, make_mesh(std::move(mesh)), std::move(record), std::move(config));

@@ -38,7 +38,9 @@ class TcpMesh : public membership::Mesh {
       : config_(std::move(config)),
         listener_(io_, config_.address),
         timer_(io_),
-        address_(mesh_address({config_.address, listener_.port()}, to_hex(random_bytes(4)))),
+        address_(
+            with_cohort(mesh_address({config_.address, listener_.port()}, to_hex(random_bytes(4))),
+                        config_.cohort)),
         number_(address_number(address_)) {}
 
   ~TcpMesh() override { TcpMesh::close(); }

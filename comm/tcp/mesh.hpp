@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/log.hpp"
+#include "comm/cohort.hpp"
 #include "comm/elastic/mesh.hpp"
 #include "comm/tcp/asio.hpp"
 #include "comm/tcp/tls.hpp"
@@ -35,6 +36,8 @@ struct MeshConfig {
   /// Seconds until two processes are connected in both directions, after which one that is not has
   /// ended. They do not start at the same time.
   double meeting_s = 60.0;
+  /// The processes with which this one is a member; its address says so.
+  Cohort cohort = {};
   Logger logger = {};
 };
 

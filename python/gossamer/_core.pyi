@@ -34,6 +34,12 @@ class Session:
         """The session of which this one is a part; else this one."""
 
     @property
+    def place(self) -> int:
+        """
+        This rank's place in its node, where nodes are members of the run; else -1.
+        """
+
+    @property
     def is_elastic(self) -> bool:
         """Whether ranks may be lost, and join."""
 
@@ -211,6 +217,14 @@ class StartSettings:
     def node_size(self) -> int: ...
     @node_size.setter
     def node_size(self, arg: int, /) -> None: ...
+    @property
+    def cohort(self) -> str: ...
+    @cohort.setter
+    def cohort(self, arg: str, /) -> None: ...
+    @property
+    def place(self) -> int: ...
+    @place.setter
+    def place(self, arg: int, /) -> None: ...
 
 class Start:
     @property

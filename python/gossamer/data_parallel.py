@@ -177,6 +177,19 @@ class DecentralizedDataParallel(EngineSteps):
         """The session whose ranks' buffers global_average() averages."""
         return self._session
 
+    def description(self) -> str:
+        """Return the lines of the module that must be equal on all ranks."""
+        return describe_module(self.module)
+
+    def share_loss(self, lost: PeerLost | None) -> None:
+        """Raise PeerLost where ranks that meet in other collectives as well have lost others.
+
+        Parameters
+        ----------
+        lost
+            The loss that this rank has found, which it then raises itself; None: none.
+        """
+
     def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
         """Have the ranks begin with one model."""
         if session.is_elastic:
@@ -580,14 +593,14 @@ class DecentralizedDataParallel(EngineSteps):
         """Do with the others what they do between two steps. This rank has joined in between."""
         average = GlobalAverage(self._engine, self.module, buffers=call["buffers"])
         try:
-            average.take(self._session)
+            average.take(self._session_of_buffers)
         except PeerLost:
             average.undo()
             raise
         average.leave(keep=call["keep"])
         self._trained.note_versions()
 
-    def _untrained(self) -> list[torch.nn.Parameter]:
+    def _untrained(self) -> list[torch.Tensor]:
         trained = {id(p) for p in self._trained.tensors}
         return [p for p in self.module.parameters() if id(p) not in trained]
 

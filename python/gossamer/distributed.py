@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from . import _core
 from ._core import Session
+from .mates import name_of_new_node
 from .rendezvous import leave_to_parent, meet
 
 __all__ = ["Session", "current_session", "finalize_dist", "initialize_dist", "run_threads"]
@@ -193,7 +194,9 @@ def initialize_dist(
         with the model of the others at its first forward pass.
     nodes, node
         With a rendezvous or a store, where each node has a torchrun job of its own: the number of
-        nodes, and this one's. The session then has the ranks of all jobs, node after node.
+        nodes, and this one's. The session then has the ranks of all jobs, node after node. With
+        survive, a node is lost as a whole when it loses a rank. A node that joins may have any
+        number: the run counts its nodes anew.
 
     Returns
     -------
@@ -214,13 +217,13 @@ def initialize_dist(
         settings.backend, settings.timeout_s = backend, timeout_s
         settings.rendezvous, settings.run_id = rendezvous, run_id
         settings.world_size, settings.rank = world_size, rank
+        _set_survival(settings, survive, min_ranks, silence_s, join)
         if nodes != 0 or node >= 0:
-            has_place = bool(rendezvous or store is not None)
+            has_place = bool(rendezvous or store is not None or settings.join)
             _join_jobs(settings, nodes, node, has_place=has_place)
         settings.secret, settings.security = secret, security
         settings.interface, settings.num_streams = interface, streams
         settings.shares_memory = shared_memory
-        _set_survival(settings, survive, min_ranks, silence_s, join)
         settings.num_meetings = _state.num_meetings
         _state.num_meetings += 1
         session, _state.store = meet(settings, store)
@@ -244,7 +247,7 @@ def _join_jobs(settings: _core.StartSettings, nodes: int, node: int, *, has_plac
     def refusal(what: str) -> _core.ConfigError:
         return _core.ConfigError(f"initialize_dist: {what}")
 
-    if nodes < 1 or not 0 <= node < nodes:
+    if nodes < 1 or node < 0 or (node >= nodes and not settings.join):
         raise refusal(
             f"nodes: is {nodes}, and node: is {node}, allowed: the number of jobs, and this job's, "
             "counted from 0"
@@ -266,8 +269,13 @@ def _join_jobs(settings: _core.StartSettings, nodes: int, node: int, *, has_plac
             "nodes: this process is in no job of a node, as WORLD_SIZE and RANK would say, "
             "allowed: under torchrun, one for each node"
         ) from None
-    settings.world_size, settings.rank = nodes * size, node * size + rank
     settings.node_size = size
+    if settings.survives:
+        settings.place, settings.cohort = rank, f"node-{node}"
+    if settings.join:
+        settings.cohort = name_of_new_node()
+    else:
+        settings.world_size, settings.rank = nodes * size, node * size + rank
 
 
 def _set_survival(

@@ -17,7 +17,7 @@ from .distributed import Session
 from .islands import Islands, check_sharded_module, describe_sharded_module
 from .own_topologies import world_of
 from .parameters import EngineParameters
-from .shards import Shard, ShardedParameters, reshard
+from .shards import Shard, ShardedParameters, reshard, shards_of
 
 __all__ = ["ModelOfIslands", "names_places", "num_pieces", "share_options_of_islands"]
 
@@ -51,11 +51,33 @@ class ModelOfIslands(DecentralizedDataParallel):
         shards = check_sharded_module(module, self.islands)
         reshard(module)
         whole = self.islands.whole
+        if whole.is_elastic:
+            # The ranks compare and share it when they meet (Survival).
+            return ShardedParameters(module)
         whole.agree("their models", describe_sharded_module(module, shards))
         sharded = {id(s.parameter) for s in shards}
         others = [p for p in module.parameters() if id(p) not in sharded]
         share_tensors(session, [*(s.flat for s in shards), *others, *module.buffers()])
         return ShardedParameters(module)
+
+    def description(self) -> str:
+        """Return the lines of the module that must be equal on all ranks."""
+        return describe_sharded_module(self.module, shards_of(self.module))
+
+    def share_loss(self, lost: _core.PeerLost | None) -> None:
+        """Raise PeerLost if a rank of this node has lost others. Collective of the node."""
+        assert self.islands.mates is not None
+        self.islands.mates.share_loss(lost)
+
+    def _untrained(self) -> list[torch.Tensor]:
+        shards = {id(s.parameter): s for s in shards_of(self.module)}
+        frozen = super()._untrained()
+        return [shards[id(p)].flat if id(p) in shards else p for p in frozen]
+
+    def _resume(self, options: str, *, joins: bool) -> None:
+        # A forward pass without a backward pass leaves gathered parameters.
+        reshard(self.module)
+        super()._resume(options, joins=joins)
 
     @property
     def _session_of_buffers(self) -> Session:
@@ -121,7 +143,7 @@ class ModelOfIslands(DecentralizedDataParallel):
         """Be the mean of all nodes' models inside the scope, with this node's distance."""
         # Gathered values would outlive the change, and those of the mean the scope.
         reshard(self.module)
-        places = len(self.islands.nodes[self.islands.node])
+        places = self.islands.size
         # Under tensor parallelism a node has some shards several times.
         copies = [
             (s, s.flat.clone(), places / num_pieces(s))
@@ -171,8 +193,10 @@ def share_options_of_islands(
     ConfigError
         For options that differ, with the node and the place of the rank.
     """
-    described = describe_options({**options, **others}, world_of(part))[1]
-    islands.whole.agree("their options", described)
+    if not islands.whole.is_elastic:
+        described = describe_options({**options, **others}, world_of(part))[1]
+        islands.whole.agree("their options", described)
+    # Else the ranks of a place compare them when they meet (Survival).
     # The ranks of place 0 write the timeline's file.
     alone = islands.place == 0
     return {key: v for key, v in options.items() if alone or not key.startswith("timeline")}

@@ -10,7 +10,7 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from . import _core
 from .checks import is_sharded
 from .devices import check_device
 from .distributed import is_of_thread
+from .mates import Mates, check_node
 from .shards import Shard, local_of, shards_of
 
 if TYPE_CHECKING:
@@ -36,19 +37,51 @@ _ALONE = {
 }
 
 
-class Islands(NamedTuple):
-    """The nodes, and this rank's place among them."""
+class Islands:
+    """The nodes, and this rank's place among them.
 
-    whole: Session
-    """All ranks."""
-    nodes: list[list[int]]
-    """The ranks of each node, by place."""
-    node: int
-    """This rank's node."""
-    place: int
-    """This rank's place."""
-    is_flat: bool
-    """Whether a node has no dimension but that of its shards, as under tensor parallelism."""
+    Parameters
+    ----------
+    whole
+        The session of all ranks.
+    nodes
+        The ranks of each node, by place. None: ``size`` ranks one after the other, as many nodes as
+        there are.
+    size
+        The ranks of a node.
+    place
+        This rank's place.
+    is_flat
+        Whether a node has no dimension but that of its shards, as under tensor parallelism.
+    """
+
+    def __init__(
+        self,
+        whole: Session,
+        nodes: list[list[int]] | None,
+        size: int,
+        place: int,
+        *,
+        is_flat: bool,
+    ) -> None:
+        self.whole, self.size, self.place, self.is_flat = whole, size, place, is_flat
+        self._nodes = nodes
+        self.mates = Mates(whole) if whole.is_elastic else None
+        """What the ranks of this node tell one another; None: no node is lost, and none joins."""
+
+    @property
+    def nodes(self) -> list[list[int]]:
+        """The ranks of each node, by place."""
+        if self._nodes is not None:
+            return self._nodes
+        size, num = self.size, self.whole.world_size
+        return [list(range(i, i + size)) for i in range(0, num, size)]
+
+    @property
+    def node(self) -> int:
+        """The number of this rank's node; -1 before it has joined a run."""
+        own = self.whole.rank
+        return next((i for i, members in enumerate(self.nodes) if own in members), -1)
 
     @classmethod
     def of_mesh(cls, session: Session, mesh: DeviceMesh, dimension: str) -> Islands:
@@ -60,6 +93,12 @@ class Islands(NamedTuple):
             For a mesh that has no such dimension, or other ranks than the session.
         """
         _check_processes(session)
+        if session.is_elastic:
+            raise _core.ConfigError(
+                "survive: is True, and mesh= has the ranks of all nodes in one process group of "
+                "PyTorch, which ends with any of them, allowed: a torchrun job for each node with "
+                "initialize_dist(nodes=, node=), and ShardedGossip without mesh="
+            )
         names = list(mesh.mesh_dim_names or ())
         if dimension not in names:
             raise _core.ConfigError(
@@ -77,8 +116,8 @@ class Islands(NamedTuple):
                 f"{session.world_size} ranks, of which this is {session.rank}, allowed: a mesh of "
                 "all ranks of the session"
             )
-        node = next(i for i, members in enumerate(ranks) if own in members)
-        return cls(session, ranks, node, ranks[node].index(own), is_flat=mesh.ndim == 2)
+        place = next(members.index(own) for members in ranks if own in members)
+        return cls(session, ranks, len(ranks[0]), place, is_flat=mesh.ndim == 2)
 
     @classmethod
     def of_jobs(cls, session: Session) -> Islands:
@@ -90,16 +129,21 @@ class Islands(NamedTuple):
             Where PyTorch connects more ranks than those of a node.
         """
         _check_processes(session)
-        size = dist.get_world_size()
-        is_job = size == session.node_size and dist.get_rank() == session.rank % size
-        if not is_job or size == session.world_size:
+        check_node(session)
+        size, place = dist.get_world_size(), dist.get_rank()
+        if session.is_elastic:
+            # Before a node joins, its session has no ranks.
+            is_job = session.place == place
+        else:
+            is_job = size == session.node_size and place == session.rank % size
+            is_job = is_job and size < session.world_size
+        if not is_job:
             raise _core.ConfigError(
                 f"mesh: is None, and torch.distributed connects {size} ranks, where a node of the "
                 f"session has {session.node_size}, allowed: mesh=, the mesh of all ranks; or a "
                 "torchrun job for each node with initialize_dist(rendezvous=, nodes=, node=)"
             )
-        nodes = [list(range(i, i + size)) for i in range(0, session.world_size, size)]
-        return cls(session, nodes, session.rank // size, session.rank % size, is_flat=False)
+        return cls(session, None, size, place, is_flat=False)
 
     def part(self) -> Session:
         """Return the session of the ranks of this place. Collective of all ranks.
@@ -110,7 +154,7 @@ class Islands(NamedTuple):
             For a mesh whose nodes are not in the order of their ranks.
         """
         found = self.whole.part(self.place)
-        if found.rank != self.node:
+        if not self.whole.is_elastic and found.rank != self.node:
             raise _core.ConfigError(
                 f"mesh: its nodes have the ranks {self.nodes}, allowed: ranks that ascend from "
                 "node to node at every place"
@@ -119,11 +163,14 @@ class Islands(NamedTuple):
 
     def ranks_of_torch(self) -> set[int]:
         """Return this node's ranks as torch.distributed counts them, which may know no others."""
-        first = self.whole.rank - dist.get_rank()
-        return {rank - first for rank in self.nodes[self.node]}
+        if self._nodes is None:
+            return set(range(self.size))
+        return set(self.nodes[self.node])
 
     def sum_of_node(self, number: float) -> float:
         """Return the sum over this node's ranks. Collective of all ranks."""
+        if self.mates is not None:
+            return self.mates.sum(number)
         numbers = [0.0] * len(self.nodes)
         numbers[self.node] = number
         return float(self.whole.sum(numbers)[self.node])

@@ -66,6 +66,11 @@ class EngineParameters:
         wanted = {id(p) for p in self.tensors} | {id(p) for _, p in new}
         self._take([(name, p) for name, p in self._module.named_parameters() if id(p) in wanted])
 
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """The tensors that have this rank's values."""
+        return [*self.tensors]
+
     def with_names(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Return pairs (name, parameter)."""
         return list(zip(self.names, self.tensors, strict=True))

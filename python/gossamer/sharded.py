@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +17,8 @@ from .distributed import Session, current_session, failure_of_thread
 from .island_model import ModelOfIslands, names_places, share_options_of_islands
 from .islands import Islands, check_options
 from .own_topologies import AnyTopology
-from .sharded_state import ShardedRunState
-from .shards import reshard
+from .sharded_state import ShardedRunState, distributed_state, local_state
+from .shards import local_of, reshard
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -56,6 +57,10 @@ class _ShardedTrainer(ModelOfIslands, Trainer):
         self.renew = self._refuse_new
         if not sums_gradients:
             self._own_of(optimizer)
+        if self._session.is_elastic:
+            # Before FSDP gathers what this rank may get from the others.
+            hook = module.register_forward_pre_hook(_enter_before(self), prepend=True)
+            self._handles.append(hook)
 
     def _refuse_new(self) -> Trainer:
         raise _core.ConfigError(
@@ -76,6 +81,21 @@ class _ShardedTrainer(ModelOfIslands, Trainer):
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the step: mix, have the optimizer update, and send."""
         super().after_step(optimizer)
+
+    def _numbers(self) -> dict[str, Any]:
+        """Return also the optimizer's states, of which the rank that takes them has its shards."""
+        own = super()._numbers()
+        own["optimizers"] = [(at, local_state(state)) for at, state in own["optimizers"]]
+        return own
+
+    def _take_later_state(self, optimizer: torch.optim.Optimizer) -> None:
+        self._later_states = [
+            (at, distributed_state(state, optimizer)) for at, state in self._later_states
+        ]
+        super()._take_later_state(optimizer)
+
+    def _averaged(self) -> list[Any]:
+        return [local_of(p) for p in super()._averaged()]
 
     def finish_alone(self) -> None:
         """Make a step of the other nodes without a batch."""
@@ -120,7 +140,10 @@ class _ShardedTrainer(ModelOfIslands, Trainer):
             try:
                 self.islands.whole.check()
             except _core.CommError as error:
-                print(f"gossamer: {self.islands.with_names(str(error))}", file=sys.stderr)
+                text = self.islands.with_names(str(error))
+                if self._session.is_elastic:
+                    text += ": the other nodes go on without this one; restart it as a whole"
+                print(f"gossamer: {text}", file=sys.stderr)
                 return
             time.sleep(_NEWS_S / 20)
 
@@ -132,6 +155,19 @@ class _ShardedTrainer(ModelOfIslands, Trainer):
             yield
         finally:
             self._is_stepping = False
+
+
+def _enter_before(trainer: _ShardedTrainer) -> Callable[[torch.nn.Module, Any], None]:
+    """Return a hook before forward passes, the first of which may need the others' model."""
+    reference = weakref.ref(trainer)
+
+    def enter(module: torch.nn.Module, args: Any) -> None:
+        found = reference()
+        if found is not None and module.training and torch.is_grad_enabled():
+            with found.islands.names_in_errors():
+                found.enter()
+
+    return enter
 
 
 class ShardedGossip:
@@ -150,6 +186,9 @@ class ShardedGossip:
         fully_shard(net, mesh=mesh["shard"])
         optimizer = torch.optim.AdamW(net.parameters())
         gossip = gs.ShardedGossip(net, optimizer, "one-peer-exp", mesh=mesh)
+
+    In a session with survive=True a node is a member: it is lost, and joins, as a whole
+    (docs/guide/islands.md). ``session`` follows the nodes.
 
     With ``algorithm="allreduce"``, ``backward()`` leaves the mean over all nodes in every
     ``p.grad``, as PyTorch's own HSDP does.
@@ -245,13 +284,25 @@ class ShardedGossip:
 
     @property
     def num_steps(self) -> int:
-        """The steps that this rank has made."""
+        """The steps that this rank has made. A rank that joins a run does so at the latest here."""
         return self._trainer.num_steps
 
     @property
     def is_average(self) -> bool:
         """Whether the model is the mean, inside global_average()."""
         return self._trainer.is_average
+
+    def register_state(self, name: str, owner: Any) -> None:
+        """Have a node that joins take node 0's state of an object of yours, by place.
+
+        Parameters
+        ----------
+        name
+            Its name.
+        owner
+            An object with state_dict() and load_state_dict(), such as a schedule.
+        """
+        self._trainer.register_state(name, owner)
 
     def finish_step(self) -> None:
         """Take part in a step of the other nodes without a batch. All ranks of the node call it.

@@ -108,7 +108,7 @@ class ShardedDataParallel(ModelOfIslands):
                 f'grad_clip: is "{mode}", by which each rank would clip its shards for itself, '
                 'allowed: "none", "global"'
             )
-        places = len(self.islands.nodes[self.islands.node])
+        places = self.islands.size
         if mode != "none" and any(num_pieces(s) < places for s in self.shards):
             raise _core.ConfigError(
                 "grad_clip: under tensor parallelism several ranks have one shard, whose norm "

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from .shards import Shard
+from .shards import Shard, local_of
 from .state import SPELLED, TYPES_OF_PIECES
 
 if TYPE_CHECKING:
     from .islands import Islands
 
-__all__ = ["ShardedRunState"]
+__all__ = ["ShardedRunState", "distributed_state", "local_state"]
 
 _MODEL = "model"
 _OPTIMIZER = "optimizer"
@@ -161,6 +161,42 @@ def _copies(state: Any) -> Any:
     if isinstance(state, list):
         return [_copies(value) for value in state]
     return state
+
+
+def local_state(state: Any) -> Any:
+    """Return the state with each DTensor as a tuple of this rank's part."""
+    if isinstance(state, torch.Tensor) and hasattr(state, "_local_tensor"):
+        return (local_of(state).clone(),)
+    if isinstance(state, Mapping):
+        return {name: local_state(value) for name, value in state.items()}
+    if isinstance(state, list):
+        return [local_state(value) for value in state]
+    return state
+
+
+def distributed_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return what local_state() has made of the state of an optimizer like this one."""
+    from torch.distributed.tensor import DTensor
+
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def whole(p: Any, value: Any) -> Any:
+        if not isinstance(value, tuple):
+            return value
+        return DTensor.from_local(
+            value[0].to(p.device),
+            p.device_mesh,
+            p.placements,
+            run_check=False,
+            shape=p.shape,
+            stride=p.stride(),
+        )
+
+    own = {
+        i: {name: whole(params[i], value) for name, value in values.items()}
+        for i, values in state["state"].items()
+    }
+    return {**state, "state": own}
 
 
 def _packed(numbers: dict[str, Any]) -> bytes:

@@ -183,6 +183,11 @@ class ShardedParameters(EngineParameters):
         self._generation = 0
         self.note_versions()
 
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """The padded shards."""
+        return [shard.flat for shard in self.shards]
+
     def described(self) -> list[tuple[str, list[int], list[int], str, int]]:
         """Return what the engine must know of them."""
         return [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from . import _core
-from .checks import describe_module, describe_options, share_object, share_tensors
+from .checks import describe_options, share_object, share_tensors
 from .own_topologies import world_of
 
 if TYPE_CHECKING:
@@ -113,6 +113,10 @@ class Survival(FixedRanks):
     active  after this step                   It is as all others are.
     ======= ================================= ====================================================
 
+    Where a node is lost and joins as a whole, its ranks also meet in collectives of PyTorch, which
+    wait for all of them. So they tell one another of a loss at the end of each collective work of
+    these rules (_attempt()): all of them go on from there, or none.
+
     ElasticSampler deals the first batch. Its loaders have fetched ahead, so there may be some steps
     before that. Under other samplers it belongs to the others' next step.
 
@@ -173,10 +177,7 @@ class Survival(FixedRanks):
         self._has_entered = True
         self._session.refuse_calls(False)
         try:
-            if self._joins:
-                # The others tell these numbers after every change of the members.
-                self._furthest()
-            self._resume()
+            self._attempt(self._meet)
             self._tell()
         except _core.PeerLost as lost:
             self._recover(str(lost))
@@ -225,9 +226,9 @@ class Survival(FixedRanks):
         if self._step_of_all is not None:
             self._go_on()
         else:
+            self._session.admit(False)
             try:
-                self._session.admit(False)
-                self._session.check()
+                self._attempt(self._session.check)
             except _core.PeerLost as lost:
                 self._recover(str(lost))
         self._is_behind = self._furthest_place > self._position()
@@ -273,24 +274,27 @@ class Survival(FixedRanks):
         while True:
             if self._step_of_all is not None:
                 self._go_on()
-            result, is_done = None, False
-            try:
+            results: list[Result] = []
+
+            def do(results: list[Result] = results) -> None:
                 self._announce(call)
                 self._check_not_behind()
-                result = work()
-                is_done = True
+                results.append(work())
                 self._session.barrier()
+
+            try:
+                self._attempt(do)
                 break
             except _core.PeerLost as lost:
                 reason = str(lost)
             own = self._position()
-            if self._regroup(reason) > own and is_done:
+            if self._regroup(reason) > own and results:
                 # This rank resumes before its next step or call.
                 break
             undo()
         self._num_calls += 1
         self._leave_to_user()
-        return result
+        return results[0]
 
     def _check_not_behind(self) -> None:
         if self._step_of_all is not None:
@@ -313,6 +317,29 @@ class Survival(FixedRanks):
         self._is_fresh = False
         self._leave_to_user()
 
+    def _attempt(self, work: Callable[[], Result]) -> Result:
+        """Return what collective work returns, unless a rank of this node loses others meanwhile.
+
+        Raises
+        ------
+        PeerLost
+            On all ranks of the node.
+        """
+        try:
+            result = work()
+        except _core.PeerLost as lost:
+            self._model.share_loss(lost)
+            raise
+        self._model.share_loss(None)
+        return result
+
+    def _meet(self) -> None:
+        """Go on in the world in which this rank has begun."""
+        if self._joins:
+            # The others tell these numbers after every change of the members.
+            self._furthest()
+        self._resume()
+
     def _begin(self) -> None:
         """Begin what all ranks do together."""
         self._is_behind = False
@@ -326,13 +353,15 @@ class Survival(FixedRanks):
 
     def _announce(self, call: Mapping[str, Any] | str) -> None:
         """Tell silent ranks what the others do now: "step", "end", or a call."""
+
+        def tell() -> None:
+            self._session.all_gather(json.dumps(call))
+            if self._gives(call):
+                share_object(self._session, self._model._numbers)
+
         while self._gives_at:
             try:
-                self._session.all_gather(json.dumps(call))
-                if not isinstance(call, str):
-                    return
-                if call == "end" or self._steps() in self._gives_at:
-                    share_object(self._session, self._model._numbers)
+                self._attempt(tell)
                 self._note_given(call)
                 return
             except _core.PeerLost as lost:
@@ -340,9 +369,14 @@ class Survival(FixedRanks):
                 if self._step_of_all is not None:
                     return
 
-    def _note_given(self, call: str) -> None:
+    def _gives(self, call: Mapping[str, Any] | str) -> bool:
+        """Return whether rank 0 gives its numbers to silent ranks with this call."""
+        return call == "end" or (call == "step" and self._steps() in self._gives_at)
+
+    def _note_given(self, call: Mapping[str, Any] | str) -> None:
         steps = self._steps()
-        self._gives_at = {at for at in self._gives_at if at > steps and call != "end"}
+        if isinstance(call, str):
+            self._gives_at = {at for at in self._gives_at if at > steps and call != "end"}
 
     def _serve(self) -> None:
         """Do what the others do, until they begin the step of this rank's first batch."""
@@ -352,30 +386,34 @@ class Survival(FixedRanks):
                 self._model.finish_step()
                 continue
             try:
-                texts = self._session.all_gather("null")
-                call = next(call for call in map(json.loads, texts) if call is not None)
-                if isinstance(call, str):
-                    self._take_numbers(call)
-                else:
-                    self._model._serve(call)
-                    self._session.barrier()
-                    self._num_calls += 1
+                call, numbers = self._attempt(self._hear)
             except _core.PeerLost as lost:
                 self._recover(str(lost))
                 continue
-            if call == "step" and self._is_silent:
+            if not isinstance(call, str):
+                self._num_calls += 1
+                continue
+            if numbers is not None:
+                self._model._take_numbers(numbers)
+            self._note_given(call)
+            assert self._wakes_at is not None
+            if call == "end" or self._steps() >= self._wakes_at:
+                self._has_heard = call == "step"
+                self._wake_up()
+            elif call == "step":
                 self._model.finish_step()
 
-    def _take_numbers(self, call: str) -> None:
-        """Get rank 0's numbers where it gives them, and wake up at the step of the first batch."""
-        steps = self._steps()
-        if call == "end" or steps in self._gives_at:
-            self._model._take_numbers(share_object(self._session, self._model._numbers))
-        self._note_given(call)
-        assert self._wakes_at is not None
-        if call == "end" or steps >= self._wakes_at:
-            self._has_heard = call == "step"
-            self._wake_up()
+    def _hear(self) -> tuple[Mapping[str, Any] | str, dict[str, Any] | None]:
+        """Return what the others announce, which this rank has done, and rank 0's numbers."""
+        texts = self._session.all_gather("null")
+        call: Any = next(call for call in map(json.loads, texts) if call is not None)
+        if not isinstance(call, str):
+            self._model._serve(call)
+            self._session.barrier()
+        numbers = None
+        if self._gives(call):
+            numbers = share_object(self._session, self._model._numbers)
+        return call, numbers
 
     def _wake_up(self) -> None:
         self._wakes_at = None
@@ -405,11 +443,15 @@ class Survival(FixedRanks):
         self._reason = reason
         # As far as anybody knows, until the ranks resume.
         self._gives_at = set()
+
+        def agree() -> tuple[int, bool, int]:
+            self._session.reconfigure(self._steps())
+            return self._furthest()
+
         while True:
             try:
                 self._model._engine.detach()
-                self._session.reconfigure(self._steps())
-                furthest = self._furthest()
+                furthest = self._attempt(agree)
                 break
             except _core.PeerLost as another:
                 self._reason = str(another)
@@ -424,7 +466,7 @@ class Survival(FixedRanks):
             if self._steps() < self._step_of_all:
                 return
         try:
-            self._resume()
+            self._attempt(self._resume)
         except _core.PeerLost as lost:
             return self._recover(str(lost))
         self._step_of_all = None
@@ -449,7 +491,7 @@ class Survival(FixedRanks):
         # A rank that joins with something else ends, and the others go on without it.
         has_new = any(one["joins"] for one in everyone)
         agree = session.agree_with_first if has_new else session.agree
-        agree("their models", describe_module(model.module))
+        agree("their models", model.description())
         agree("their optimizers", model._optimizer.description)
         agree("their options", lines)
         if not session.all_vote:
@@ -460,7 +502,7 @@ class Survival(FixedRanks):
         is_beginning = all(one["steps"] == 0 for one in everyone)
         if is_beginning:
             # A rank that has trained nothing takes rank 0's values, as under other sessions.
-            share_tensors(session, [*model._trained.tensors, *others])
+            share_tensors(session, [*model._trained.memory, *others])
         elif has_new:
             share_tensors(session, others if self._joins else [t.clone() for t in others])
         model._resume(text, joins=self._joins)
@@ -513,8 +555,10 @@ class Survival(FixedRanks):
             recovery_s=seconds,
             reason=self._reason,
         )
-        if self._session.rank == 0:
-            ranks = "1 rank goes" if len(after) == 1 else f"{len(after)} ranks go"
+        whole = self._session.whole
+        if whole.rank == 0:
+            num = whole.world_size
+            ranks = "1 rank goes" if num == 1 else f"{num} ranks go"
             _logger.warning(
                 "after step %d: %s; %s on, %.3f s later", change.step, change.reason, ranks, seconds
             )

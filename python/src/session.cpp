@@ -19,6 +19,7 @@
 #include "base/host_stream.hpp"
 #include "base/text.hpp"
 #include "comm/backends.hpp"
+#include "comm/forwarding_communicator.hpp"
 #include "core/bucket/bucket_plan.hpp"
 #include "core/bucket/model_average.hpp"
 #include "core/state/broadcast_blocks.hpp"
@@ -50,7 +51,19 @@ std::vector<std::shared_ptr<PySession>> open(const std::string& backend, int num
 }
 
 /// The stay of a rank in a part of the ranks, which the whole session ends.
-class PartSession : public Session {
+class WithoutEnd : public Session {
+ public:
+  void tell_steps(std::int64_t /*num_steps*/) override { refuse(); }
+  void lift_timeout() override { refuse(); }
+  void close() override { refuse(); }
+  bool abort(ExitCode /*code*/, std::string_view /*reason*/) override { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() { throw std::logic_error("the whole session does this"); }
+};
+
+/// The stay in a part whose ranks stay the same.
+class PartSession : public WithoutEnd {
  public:
   PartSession(std::unique_ptr<Communicator> communicator, const Placement& placement)
       : communicator_(std::move(communicator)),
@@ -61,16 +74,75 @@ class PartSession : public Session {
 
   [[nodiscard]] Communicator& communicator() override { return *communicator_; }
   [[nodiscard]] const World& world() const override { return world_; }
-  void tell_steps(std::int64_t /*num_steps*/) override { refuse(); }
-  void lift_timeout() override { refuse(); }
-  void close() override { refuse(); }
-  bool abort(ExitCode /*code*/, std::string_view /*reason*/) override { refuse(); }
 
  private:
-  [[noreturn]] static void refuse() { throw std::logic_error("the whole session does this"); }
-
   std::unique_ptr<Communicator> communicator_;
   World world_;
+};
+
+/// The communicator of the ranks of one place, which follows the members of a run.
+class PlaceCommunicator : public ForwardingCommunicator {
+ public:
+  PlaceCommunicator(Communicator& whole, int place)
+      : ForwardingCommunicator(whole), whole_(whole), place_(place) {
+    split_anew();
+  }
+
+ private:
+  Elastic* elastic() override { return this; }
+
+  [[nodiscard]] Membership membership() const override {
+    Membership found = whole_.elastic()->membership();
+    const std::vector<std::int64_t> all = std::exchange(found.members, {});
+    for (const int rank : world_ranks()) {
+      found.members.push_back(all.at(static_cast<std::size_t>(rank)));
+    }
+    found.world = {
+        .rank = rank(), .size = size(), .node_size = 1, .placement = found.world.placement};
+    return found;
+  }
+
+  void admit(bool admits) override { whole_.elastic()->admit(admits); }
+
+  Membership reconfigure(std::int64_t step) override {
+    drop_parts();
+    // It belongs to the world that ends here. In between, this is the whole.
+    set_inner(whole_);
+    part_.reset();
+    whole_.elastic()->reconfigure(step);
+    split_anew();
+    return membership();
+  }
+
+  void split_anew() {
+    part_ = whole_.split(place_);
+    set_inner(*part_);
+  }
+
+  Communicator& whole_;
+  int place_;
+  std::unique_ptr<Communicator> part_;
+};
+
+/// The stay of a rank among the ranks of its place, which the whole session ends.
+class PlaceSession : public WithoutEnd {
+ public:
+  PlaceSession(Communicator& whole, int place) : communicator_(whole, place) { follow(); }
+
+  [[nodiscard]] Communicator& communicator() override { return communicator_; }
+  [[nodiscard]] const World& world() const override {
+    follow();
+    return world_;
+  }
+
+ private:
+  void follow() const {
+    Communicator& communicator = communicator_;
+    world_ = communicator.elastic()->membership().world;
+  }
+
+  mutable PlaceCommunicator communicator_;
+  mutable World world_;
 };
 
 /// Memory of Python: its address and its bytes.
@@ -169,14 +241,19 @@ void PySession::reconfigure(std::int64_t step) const {
   communicator().elastic()->reconfigure(step);
 }
 
+void PySession::on_change(nb::callable callback) {
+  (whole_ ? *whole_ : *this).listeners_.push_back(std::move(callback));
+}
+
 double PySession::goodput() const {
+  if (whole_) return whole_->goodput();
   const std::chrono::duration<double> elapsed = Clock::now() - begin_;
   return std::clamp(1.0 - recovery_s_ / std::max(elapsed.count(), 1e-9), 0.0, 1.0);
 }
 
 Communicator& PySession::called() const {
   Communicator& communicator = this->communicator();
-  if (!refuses_calls_) return communicator;
+  if (!(whole_ ? *whole_ : *this).refuses_calls_) return communicator;
   throw PeerLost({.rank = world().rank, .label = {.what = "communication"}},
                  "a rank joins, allowed: after the next step");
 }
@@ -195,15 +272,37 @@ DeviceTransport& PySession::wires(Device device, const TransportChoice& choice,
 
 std::shared_ptr<PySession> PySession::part(int color) {
   if (color < 0) throw ConfigError(concat("part: color is ", color, ", allowed: 0 or more"));
-  if (is_elastic()) {
-    throw ConfigError(
-        "part: this session has survive=True, and a part does not know of ranks that are lost, "
-        "allowed: a session without survive=True");
-  }
+  if (is_elastic()) return part_of_places(color);
   auto members = std::make_unique<PartSession>(communicator().split(color), world().placement);
   const auto made = std::make_shared<PySession>(whole(), std::move(members));
   made->shares_memory_ = shares_memory_;
   whole()->parts_.emplace_back(made);
+  return made;
+}
+
+std::shared_ptr<PySession> PySession::part_of_places(int color) {
+  if (whole_ || place_ < 0) {
+    throw ConfigError(
+        "part: this session has survive=True, and a part does not know of ranks that are lost, "
+        "allowed: a session without survive=True");
+  }
+  if (color != place_) {
+    throw ConfigError(concat("part: color is ", color, ", and nodes may be lost, allowed: ", place_,
+                             ", the place of this rank in its node"));
+  }
+  for (const auto& part : parts_) {
+    // Others would have to follow the members in the same order.
+    if (auto found = part.lock()) return found;
+  }
+  const auto own = whole();
+  const auto enter = [own = own.get(), color]() -> std::unique_ptr<Session> {
+    own->join();
+    return std::make_unique<PlaceSession>(own->communicator(), color);
+  };
+  const auto made =
+      joins() ? std::make_shared<PySession>(own, enter) : std::make_shared<PySession>(own, enter());
+  made->shares_memory_ = shares_memory_;
+  parts_.emplace_back(made);
   return made;
 }
 
@@ -259,6 +358,8 @@ void add_session(nb::module_& module) {
            "fails.")
       .def_prop_ro("whole", &PySession::whole,
                    "The session of which this one is a part; else this one.")
+      .def_prop_ro("place", &PySession::place,
+                   "This rank's place in its node, where nodes are members of the run; else -1.")
       .def_prop_ro("is_elastic", &PySession::is_elastic, "Whether ranks may be lost, and join.")
       .def_prop_ro("joins", &PySession::joins, "Whether this rank joins a run, or has joined one.")
       .def_prop_ro(

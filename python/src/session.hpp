@@ -61,6 +61,10 @@ class PySession : public std::enable_shared_from_this<PySession> {
   PySession(std::shared_ptr<PySession> whole, std::unique_ptr<Session> part)
       : whole_(std::move(whole)), session_(std::move(part)), timeout_s_(whole_->timeout_s_) {}
 
+  /// The session of a part of the ranks of `whole`, a session that joins a run, by `open`.
+  PySession(std::shared_ptr<PySession> whole, std::function<std::unique_ptr<Session>()> open)
+      : whole_(std::move(whole)), join_(std::move(open)), timeout_s_(whole_->timeout_s_) {}
+
   PySession(const PySession&) = delete;
   PySession& operator=(const PySession&) = delete;
   /// May wait for a worker, and so holds no lock of Python's.
@@ -71,7 +75,7 @@ class PySession : public std::enable_shared_from_this<PySession> {
   /// The communicator, for a collective call of the user's. Throws PeerLost while refuse_calls().
   [[nodiscard]] Communicator& called() const;
   /// While true, a rank that joins takes no part in collective calls of the user's, so they throw.
-  void refuse_calls(bool refuses) { refuses_calls_ = refuses; }
+  void refuse_calls(bool refuses) { (whole_ ? *whole_ : *this).refuses_calls_ = refuses; }
   /// How the ranks exchange the memory of a device. Collective with a device and a choice that the
   /// session has not had before. Throws as DeviceTransport.
   DeviceTransport& wires(Device device, const TransportChoice& choice, const Logger& logger);
@@ -80,9 +84,14 @@ class PySession : public std::enable_shared_from_this<PySession> {
   [[nodiscard]] bool is_open() const {
     return is_open_ && home_.is_here() && (!whole_ || whole_->is_open());
   }
-  /// Collective. The session of the ranks that give the same color, in their order. Throws
-  /// ConfigError for a negative color, and where ranks may be lost.
+  /// Collective. The session of the ranks that give the same color, in their order. Where ranks may
+  /// be lost, the ranks of one place of all nodes have a part, once, which follows the members of
+  /// the run. Throws ConfigError for a negative color, and for others where ranks may be lost.
   std::shared_ptr<PySession> part(int color);
+  /// This rank's node is a member of a run that may lose nodes, and the rank has this place in it.
+  void set_place(int place) { place_ = place; }
+  /// That place; -1: the run has no such nodes.
+  [[nodiscard]] int place() const { return whole_ ? whole_->place_ : place_; }
   /// The session of which this one is a part; this one, unless it is a part.
   [[nodiscard]] std::shared_ptr<PySession> whole() { return whole_ ? whole_ : shared_from_this(); }
   /// Whether ranks of one host may read each other's memory.
@@ -112,10 +121,12 @@ class PySession : public std::enable_shared_from_this<PySession> {
   /// Elastic::reconfigure().
   void reconfigure(std::int64_t step) const;
   /// Has `callback` called with a change of the members, by Python's part, until close().
-  void on_change(nanobind::callable callback) { listeners_.push_back(std::move(callback)); }
-  [[nodiscard]] const std::vector<nanobind::object>& listeners() const { return listeners_; }
+  void on_change(nanobind::callable callback);
+  [[nodiscard]] const std::vector<nanobind::object>& listeners() const {
+    return whole_ ? whole_->listeners_ : listeners_;
+  }
   /// Adds seconds without a step, because members were lost or joined.
-  void add_recovery(double seconds) { recovery_s_ += seconds; }
+  void add_recovery(double seconds) { (whole_ ? *whole_ : *this).recovery_s_ += seconds; }
   /// The share of the time since this rank began in which it has not waited for a change of the
   /// members; between 0 and 1.
   [[nodiscard]] double goodput() const;
@@ -130,6 +141,8 @@ class PySession : public std::enable_shared_from_this<PySession> {
   using Clock = std::chrono::steady_clock;
 
   [[nodiscard]] Session& open() const;
+  /// part() where ranks may be lost.
+  std::shared_ptr<PySession> part_of_places(int color);
   /// Collective.
   void close_wires();
 
@@ -149,6 +162,8 @@ class PySession : public std::enable_shared_from_this<PySession> {
   std::map<std::string, DeviceTransport> wires_;
   double timeout_s_;
   bool is_open_ = true;
+  /// Its place in its node, where nodes are members of the run; -1: no such run.
+  int place_ = -1;
   bool refuses_calls_ = false;
   /// The steps of all wrappers together that this rank has begun.
   std::int64_t num_begun_ = 0;

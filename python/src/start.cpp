@@ -149,6 +149,9 @@ struct Settings {
   int num_meetings = 0;
   /// Ranks that are one node; 0: the ranks of a host.
   int node_size = 0;
+  /// Where the ranks of a node are members only together: the node's name, and the place in it.
+  std::string cohort;
+  int place = 0;
 };
 
 /// Seconds; a day.
@@ -192,7 +195,14 @@ FaultOptions read_fault(const Settings& settings) {
   }
   return {.survives = settings.survives,
           .min_ranks = settings.min_ranks,
-          .silence_s = settings.silence_s};
+          .silence_s = settings.silence_s,
+          .trains = settings.cohort.empty()
+                        ? std::string()
+                        : concat("ranks in a node that shards: ", settings.node_size),
+          .cohort = settings.cohort.empty() ? Cohort()
+                                            : Cohort{.name = settings.cohort,
+                                                     .place = settings.place,
+                                                     .size = settings.node_size}};
 }
 
 PlannedStart plan(const Settings& settings) {
@@ -290,6 +300,7 @@ std::shared_ptr<PySession> open_met(PlannedStart& start, nb::object store, bool 
   const double timeout_s = start.meeting.timeout_s;
   const auto session = start.joins ? std::make_shared<PySession>(open, timeout_s)
                                    : std::make_shared<PySession>(open(), timeout_s);
+  if (!start.fault.cohort.name.empty()) session->set_place(start.fault.cohort.place);
   if (start.survives) {
     session->set_at_end([start] { remove_store(start); });
   }
@@ -318,7 +329,9 @@ void add_start(nb::module_& module) {
       .def_rw("min_ranks", &Settings::min_ranks)
       .def_rw("silence_s", &Settings::silence_s)
       .def_rw("num_meetings", &Settings::num_meetings)
-      .def_rw("node_size", &Settings::node_size);
+      .def_rw("node_size", &Settings::node_size)
+      .def_rw("cohort", &Settings::cohort)
+      .def_rw("place", &Settings::place);
   nb::class_<PlannedStart>(module, "Start")
       .def_ro("is_rank", &PlannedStart::is_rank)
       .def_ro("survives", &PlannedStart::survives)

@@ -51,6 +51,12 @@ def main() -> None:
     optimizer = adamw(net.parameters())
     if role == "join":
         optimizer.param_groups[0]["lr"] = 1.0
+    refused = []
+    for wrap in (gs.ShardedGossip, gs.DecentralizedDataParallel):
+        try:
+            wrap(net, optimizer, mesh=mesh)
+        except gs.ConfigError as error:
+            refused.append(str(error))
     gossip = gs.ShardedGossip(net, optimizer, "base-k", algorithm=algorithm)
     admitted: list[float] = []
     sizes: list[int] = []
@@ -104,6 +110,7 @@ def main() -> None:
                 "admitted": admitted,
                 "mean": norm,
                 "losses": [losses[0], losses[-1]],
+                "refused": refused,
             }
         ),
         flush=True,

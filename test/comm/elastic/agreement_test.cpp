@@ -34,6 +34,12 @@ Report report_of(MemberId from, std::int64_t epoch, std::int64_t step,
           .lost = std::move(lost)};
 }
 
+/// The address of a rank of nodes of two.
+std::string address_in_node(MemberId id) {
+  return "at " + std::to_string(id) + " as " + std::to_string(id % 2) + "/2 of " +
+         std::to_string(id / 2);
+}
+
 /// The actions of one kind, in order.
 template <class Kind>
 std::vector<Kind> only(const Actions& actions) {
@@ -252,6 +258,68 @@ TEST(Newcomer, AsksAMemberAndLooksAgain) {
   next.members.push_back({3, "at x"});
   EXPECT_EQ(only<Adopt>(newcomer.learn(next)).size(), 1);
   EXPECT_EQ(only<Adopt>(newcomer.find(next)).size(), 1);
+}
+
+/// Three nodes of two ranks.
+Epoch epoch_of_nodes() {
+  Epoch epoch{.num_voters = 6, .next_id = 6};
+  for (MemberId id = 0; id < 6; ++id) epoch.members.push_back({id, address_in_node(id)});
+  return epoch;
+}
+
+Report report_in_node(MemberId from, std::int64_t step) {
+  return {.from = {from, address_in_node(from)}, .epoch = 0, .step = step, .lost = {4}};
+}
+
+std::vector<MemberId> members_of(const Epoch& epoch) {
+  std::vector<MemberId> ids;
+  for (const Member& member : epoch.members) ids.push_back(member.id);
+  return ids;
+}
+
+TEST(Cohorts, AreLostAsAWholeAndNobodyWaitsForTheRest) {
+  Agreement agreement(0, epoch_of_nodes(), {});
+  EXPECT_TRUE(only<Propose>(agreement.lose(4, 7)).empty());
+  for (const MemberId other : {1, 2}) {
+    EXPECT_TRUE(only<Propose>(agreement.hear(report_in_node(other, 7), 7)).empty());
+  }
+  const auto proposed = only<Propose>(agreement.hear(report_in_node(3, 8), 7));
+  ASSERT_EQ(proposed.size(), 1U);
+  EXPECT_EQ(members_of(proposed[0].desired), (std::vector<MemberId>{0, 1, 2, 3}));
+}
+
+TEST(Cohorts, AreLeftByAMemberThatHasLostItsMate) {
+  Agreement agreement(5, epoch_of_nodes(), {});
+  EXPECT_TRUE(only<Leave>(agreement.lose(0, 7)).empty());
+  const auto left = only<Leave>(agreement.lose(4, 7));
+  ASSERT_EQ(left.size(), 1U);
+  EXPECT_EQ(left[0].why, Leave::Why::kBroken);
+}
+
+TEST(Cohorts, NeedMoreThanHalfOfTheRanks) {
+  Epoch two = epoch_of_nodes();
+  two.members.resize(4);
+  two.num_voters = 4;
+  Agreement agreement(0, two, {});
+  const Actions actions = agreement.lose(3, 7);
+  EXPECT_TRUE(only<Propose>(actions).empty());
+  EXPECT_EQ(only<Look>(agreement.hear({.from = {1, address_in_node(1)}, .lost = {3}}, 7)).size(),
+            1U);
+}
+
+TEST(Cohorts, JoinAsAWholeInTheOrderOfTheirPlaces) {
+  Epoch alone = epoch_of_nodes();
+  alone.members.resize(2);
+  alone.num_voters = 2;
+  Agreement agreement(0, alone, {});
+  EXPECT_TRUE(agreement.welcome("a as 1/2 of new", 7).empty());
+  EXPECT_FALSE(agreement.welcome("b as 0/2 of new", 7).empty());
+  const auto proposed =
+      only<Propose>(agreement.hear({.from = {1, address_in_node(1)}, .step = 7}, 7));
+  ASSERT_EQ(proposed.size(), 1U);
+  EXPECT_EQ(members_of(proposed[0].desired), (std::vector<MemberId>{0, 1, 6, 7}));
+  EXPECT_EQ(proposed[0].desired.find(6)->address, "b as 0/2 of new");
+  EXPECT_EQ(proposed[0].desired.num_voters, 2);
 }
 
 }  // namespace

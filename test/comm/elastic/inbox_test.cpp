@@ -1,6 +1,7 @@
 #include "comm/elastic/inbox.hpp"
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +31,7 @@ class ToldMesh : public Mesh {
  private:
   Hooks& hooks_;
   Texts& sent_;
-  std::string address_ = "self";
+  std::string address_ = "self as 0/2 of us";
 };
 
 class InboxTest : public testing::Test {
@@ -52,7 +53,11 @@ class InboxTest : public testing::Test {
 
   Mesh::Hooks hooks_;
   ToldMesh::Texts sent_;
-  Inbox inbox_{std::make_unique<ToldMesh>(hooks_, sent_), {.holds = true, .trains = "lr: 1"}};
+  std::promise<std::string> ended_;
+  Inbox inbox_{std::make_unique<ToldMesh>(hooks_, sent_),
+               {.holds = true, .trains = "lr: 1", .end_broken = [this](const std::string& why) {
+                  ended_.set_value(why);
+                }}};
 };
 
 TEST_F(InboxTest, LetsThoseWaitThatAskUntilItAdmitsThem) {
@@ -101,6 +106,40 @@ TEST_F(InboxTest, TellsWhoAsksInAnEarlierEpochThePresentOne) {
   meet_and_ask("late");
   EXPECT_FALSE(inbox_.is_disturbed());
   EXPECT_EQ(sent_, (ToldMesh::Texts{{"waits", encode(later)}, {"late", encode(later)}}));
+}
+
+TEST_F(InboxTest, LetsACohortInWhenAllOfItHaveAsked) {
+  inbox_.admit(true);
+  meet_and_ask("a as 0/2 of new");
+  meet_and_ask("b as 0/2 of others");
+  EXPECT_FALSE(inbox_.is_disturbed());
+  ask("c as 1/2 of new");
+  EXPECT_FALSE(inbox_.is_disturbed());
+  hooks_.met("c as 1/2 of new");
+  EXPECT_TRUE(inbox_.is_disturbed());
+  EXPECT_EQ(poll()->from, "a as 0/2 of new");
+  EXPECT_EQ(poll()->from, "c as 1/2 of new");
+  EXPECT_FALSE(poll().has_value());
+}
+
+TEST_F(InboxTest, EndsAProcessThatHasLostAMate) {
+  hooks_.lost("x as 1/2 of others", "it has ended");
+  hooks_.lost("y as 1/2 of us", "it has ended");
+  EXPECT_EQ(ended_.get_future().get(),
+            "the rank at place 1 of this rank's node is lost: it has ended, and this rank has not "
+            "ended by itself; restart the node as a whole");
+}
+
+TEST_F(InboxTest, EndsAProcessWhoseCohortTheOthersHaveLeft) {
+  const Epoch now{.members = {{0, "self as 0/2 of us"}, {1, "y as 1/2 of us"}, {2, "x"}},
+                  .num_voters = 3,
+                  .next_id = 3};
+  inbox_.set_epoch(now);
+  hooks_.heard("x",
+               encode(Epoch{.number = 1, .members = {{2, "x"}}, .num_voters = 1, .next_id = 3}));
+  EXPECT_EQ(ended_.get_future().get(),
+            "the other nodes have gone on without this rank's node, and this rank has not ended by "
+            "itself; restart the node as a whole");
 }
 
 TEST_F(InboxTest, ForgetsWhoIsGoneBeforeItWasAdmitted) {

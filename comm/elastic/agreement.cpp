@@ -38,8 +38,8 @@ Agreement::Agreement(MemberId self, Epoch epoch, Quorum quorum)
 
 Actions Agreement::lose(MemberId peer, std::int64_t step) {
   Actions actions;
-  if (phase_ == Phase::kEnded || peer == self_ || !reaches(peer)) return actions;
-  lost_.insert(peer);
+  if (phase_ == Phase::kEnded || peer == self_ || !epoch_.has(peer)) return actions;
+  if (!lost_.insert(peer).second) return actions;
   const std::string& address = epoch_.find(peer)->address;
   if (are_mates(address, epoch_.find(self_)->address)) {
     leave(Leave::Why::kBroken, actions);
@@ -131,7 +131,11 @@ Actions Agreement::give_up() {
 std::vector<MemberId> Agreement::awaited() const {
   std::vector<MemberId> members = reached();
   const std::vector<MemberId> best = without_conflicts(members);
-  if (quorum_.is_met(best, epoch_)) members = best;
+  if (quorum_.is_met(best, epoch_)) {
+    members = best;
+  } else if (const MemberId first = lowest_here(); first != self_) {
+    return {first};
+  }
   // The lowest proposes, and tells the others.
   return members.front() == self_ ? missing(members) : std::vector{members.front()};
 }
@@ -162,6 +166,12 @@ bool Agreement::reaches(MemberId peer) const {
   const Member* const member = epoch_.find(peer);
   if (member == nullptr || lost_.contains(peer)) return false;
   return broken_.empty() || !broken_.contains(cohort_of(member->address).name);
+}
+
+MemberId Agreement::lowest_here() const {
+  return std::ranges::find_if(epoch_.members,
+                              [this](const Member& one) { return !lost_.contains(one.id); })
+      ->id;
 }
 
 std::vector<MemberId> Agreement::reached() const {
@@ -260,7 +270,7 @@ void Agreement::decide(Actions& actions) {
   if (!quorum_.is_met(best, epoch_)) {
     tell_all(actions);
     // The others follow the lowest, which may still wait for an answer to its proposal.
-    if (near.front() != self_ || !missing(near).empty()) return;
+    if (lowest_here() != self_ || !missing(near).empty()) return;
     if (!std::exchange(is_looking_, true)) actions.emplace_back(Look{epoch_.number});
     return;
   }

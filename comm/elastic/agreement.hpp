@@ -184,6 +184,8 @@ class Agreement {
   /// Whether the peer is a member, and no process of its cohort is lost.
   [[nodiscard]] bool reaches(MemberId peer) const;
   [[nodiscard]] std::vector<MemberId> reached() const;
+  /// The lowest member that is not lost itself, whatever has become of its cohort.
+  [[nodiscard]] MemberId lowest_here() const;
   [[nodiscard]] const Report* report_of(MemberId peer) const;
   [[nodiscard]] Report own_report() const;
   /// The part of `members` that can go on together, as far as this member knows.

@@ -7,7 +7,8 @@
 //
 // Safety. explore() checks every state:
 //   - An epoch has one successor. All members that adopt an epoch have the same.
-//   - An epoch keeps a quorum of the one before it. No id is given twice, and no process is in an
+//   - An epoch keeps a quorum of the one before it, and cohorts as a whole. No id is given twice,
+//   and no process is in an
 //     epoch twice.
 //   - Living members that an epoch keeps have stopped in the one before. None of them has made more
 //     steps than the epoch says.
@@ -16,6 +17,7 @@
 //   - Too few are left: the store has said that there is no later epoch, and the members that are
 //     here and whose connections hold are no quorum of it. Nobody who is here proposes an epoch
 //     with a member that has left so. Members whose connection had broken are excepted.
+//   - Its mate is gone, or a connection of its mate had broken.
 //   - It is no member, and none is here of the epoch that the store has told it last.
 // Liveness. No state comes again on any way, so no order of events goes on for ever. Hence whatever
 // the order, if all that is under way arrives or is lost in the end, and the store answers, a state
@@ -41,6 +43,8 @@ struct Setting {
   int disturbances = 0;
   int joins = 0;
   int steps = 0;
+  /// This process and the next one are a cohort; -1: each process is its own.
+  int first_of_pair = -1;
   Quorum quorum = {};
   /// False: a store that takes every proposal, to see that explore() finds the fault.
   bool store_compares = true;

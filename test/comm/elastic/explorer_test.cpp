@@ -58,6 +58,22 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 INSTANTIATE_TEST_SUITE_P(
+    Pairs, EveryOrder,
+    testing::Values(Explored{"OneAPairJoins", {.members = 1, .joins = 2, .first_of_pair = 1}, 2},
+                    Explored{"OneAPairJoinsOneDies",
+                             {.members = 1, .deaths = 1, .joins = 2, .first_of_pair = 1},
+                             3},
+                    Explored{"TwoAPairJoins", {.members = 2, .joins = 2, .first_of_pair = 2}, 2},
+                    Explored{"FourOneDies", {.members = 4, .deaths = 1, .first_of_pair = 2}, 1},
+                    Explored{"FourOneDiesOneIsDisturbed",
+                             {.members = 4, .deaths = 1, .disturbances = 1, .first_of_pair = 0},
+                             2},
+                    Explored{"FourAConnectionBreaks",
+                             {.members = 4, .broken_connections = 1, .first_of_pair = 1},
+                             1}),
+    name_of);
+
+INSTANTIATE_TEST_SUITE_P(
     Wide, EveryOrder,
     testing::Values(
         Explored{"ThreeOneDiesOneJoins", {.members = 3, .deaths = 1, .joins = 1}, 3},

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/text.hpp"
+#include "comm/cohort.hpp"
 
 namespace gossamer::membership {
 namespace {
@@ -121,7 +122,17 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw Fault(what);
 }
 
-std::string address_of(int process) { return {static_cast<char>('a' + process)}; }
+int mate_of(int process) {
+  if (first_of_pair < 0) return -1;
+  const int place = process - first_of_pair;
+  return place == 0 ? process + 1 : place == 1 ? process - 1 : -1;
+}
+
+std::string address_of(int process) {
+  const std::string name = {static_cast<char>('a' + process)};
+  if (mate_of(process) < 0) return name;
+  return with_cohort(name, {.name = "pair", .place = process - first_of_pair, .size = 2});
+}
 int process_at(const std::string& address) { return address[0] - 'a'; }
 
 std::ostream& operator<<(std::ostream& out, const Happening& happening) {

@@ -60,6 +60,11 @@ std::ostream& operator<<(std::ostream& out, const Happening& happening);
 using StoreQuestion = std::variant<Propose, Look>;
 std::ostream& operator<<(std::ostream& out, const StoreQuestion& question);
 
+/// The first of two processes that are a cohort (Setting::first_of_pair), by which they are named.
+inline thread_local int first_of_pair = -1;  // NOLINT(*-non-const-global-variables)
+/// The other process of a process's cohort; -1: it has none.
+int mate_of(int process);
+
 struct Process {
   enum class Place : std::uint8_t { kNotStarted, kHere, kLeft, kDead };
   int number = 0;

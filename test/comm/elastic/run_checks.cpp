@@ -25,8 +25,11 @@ void RunStates::check_proposal(const Run& run, int proposer, const Propose& prop
     require(before.find(member.id)->address == member.address, "an id has changed its process");
     kept.push_back(member.id);
     const int number = process_at(member.address);
+    const int mate = mate_of(number);
+    require(mate < 0 || next.has(address_of(mate)), "an epoch has a part of a cohort");
     const Process& counted = process(run.sites[index(number)]);
-    require(counted.place != Process::Place::kLeft || has_broken(run, number) || !is_proposer_here,
+    require(counted.place != Process::Place::kLeft || has_broken(run, number) ||
+                has_lost_mate(run, number) || !is_proposer_here,
             concat(member.address, " has left, and another one has counted on it"));
     if (!counted.is_here()) continue;
     require(counted.agreement && counted.agreement->epoch() == before &&
@@ -43,8 +46,14 @@ void RunStates::check_leaving(const Run& run, int one, Leave::Why why,
   require(why != Leave::Why::kForked, "two lines of epochs");
   const std::string name = address_of(one);
   const Process& leaving = process(run.sites[index(one)]);
+  if (why == Leave::Why::kBroken) {
+    require(has_lost_mate(run, one) || has_broken(run, one),
+            concat(name, " leaves, though its mate is here"));
+    return;
+  }
   if (why == Leave::Why::kFenced) {
-    require(has_broken(run, one), concat(name, " is left out, though its connections hold"));
+    require(has_broken(run, one) || has_lost_mate(run, one),
+            concat(name, " is left out, though its connections hold"));
     require(std::ranges::any_of(lines_[run.line],
                                 [&](const Epoch& later) {
                                   return later.number > leaving.agreement->epoch().number &&
@@ -55,7 +64,8 @@ void RunStates::check_leaving(const Run& run, int one, Leave::Why why,
   }
   const auto is_sound = [&](const Member& member) {
     const int other = process_at(member.address);
-    return other != one && process(run.sites[index(other)]).is_here() && !has_broken(run, other);
+    return other != one && process(run.sites[index(other)]).is_here() && !has_broken(run, other) &&
+           !has_lost_mate(run, other);
   };
   const auto* const answer = std::get_if<Answer>(&last);
   require(answer != nullptr, concat(name, " leaves, and has not looked at the store"));
@@ -79,6 +89,9 @@ void RunStates::check_end(const State& state) const {
     const Process& known = process(site(state, one));
     if (!known.is_here()) continue;
     const std::string name = address_of(one);
+    const int mate = mate_of(one);
+    // Who joins waits for a mate that has not come, or is gone.
+    if (!known.agreement && mate >= 0 && !process(site(state, mate)).is_here()) continue;
     require(known.agreement.has_value(), concat(name, " waits to be let in"));
     require(known.trains(), concat(name, " waits for ever"));
     require(known.agreement->epoch() == last, concat(name, " is in an old epoch"));

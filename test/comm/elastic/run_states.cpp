@@ -8,6 +8,7 @@ namespace gossamer::membership {
 RunStates::RunStates(const Setting& setting)
     : setting_(setting), num_processes_(setting.members + setting.joins) {
   if (index(num_processes_) > kMostProcesses) throw std::logic_error("too many processes");
+  first_of_pair = setting.first_of_pair;
   // Number 0 is the empty queue.
   (void)queues_({});
 }
@@ -68,7 +69,9 @@ std::vector<Event> RunStates::possible(const State& state) const {
   for (int one = 0; one < num_processes_; ++one) {
     const Process& known = process(site(state, one));
     if (known.place == Process::Place::kNotStarted && std::exchange(may_start, false)) {
-      for (int first = 0; first < std::ssize(epoch(state).members); ++first) {
+      // Mates ask the same member.
+      const std::int64_t num_first = mate_of(one) < 0 ? std::ssize(epoch(state).members) : 1;
+      for (int first = 0; first < num_first; ++first) {
         events.push_back({Kind::kJoin, one, first});
       }
     }

@@ -170,6 +170,11 @@ class RunStates {
   static std::size_t index(int process) { return static_cast<std::size_t>(process); }
   static std::uint16_t bit(int process) { return static_cast<std::uint16_t>(1U << index(process)); }
   static bool has_broken(const Run& run, int one) { return (run.broken & bit(one)) != 0; }
+  /// Whether the mate of a process, if it has one, is gone, or a connection of the mate has broken.
+  [[nodiscard]] bool has_lost_mate(const Run& run, int one) const {
+    const int mate = mate_of(one);
+    return mate >= 0 && (has_broken(run, mate) || process(run.sites[index(mate)]).is_gone());
+  }
   [[nodiscard]] const Site& site(const State& state, int one) const {
     return sites_[state.sites[index(one)]];
   }

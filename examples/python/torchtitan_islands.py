@@ -1,6 +1,6 @@
 """Trains a model of torchtitan 0.3 with a torchrun job for each node, and gossip between them.
 
-torchrun --standalone --nproc-per-node 8 torchtitan_islands.py --node 0 --nodes 2 \
+torchrun --standalone --nproc-per-node 8 -- torchtitan_islands.py --node 0 --nodes 2 \
     --rendezvous host0:29400 --module llama3 --config llama3_8b        # --node 1 on the second node
 
 torchtitan's own options follow. Its parallel dimensions are those of the node. This program has not

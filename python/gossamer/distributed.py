@@ -257,7 +257,9 @@ def _join_jobs(settings: _core.StartSettings, nodes: int, node: int, *, has_plac
             "world_size and rank follow from nodes, node and the job's own numbers, allowed: one "
             "of the two"
         )
-    if settings.rendezvous == "slurm" or not (has_place or os.environ.get("GOSSAMER_RENDEZVOUS")):
+    if not has_place:
+        settings.rendezvous = os.environ.get("GOSSAMER_RENDEZVOUS", "")
+    if settings.rendezvous == "slurm" or not (has_place or settings.rendezvous):
         raise refusal(
             "nodes: the jobs do not know of one another, allowed: with rendezvous=, an address, a "
             "folder or etcd that all nodes reach, or with store="

@@ -28,10 +28,9 @@ def main() -> None:
     torch.set_num_threads(1)
     folder, node, algorithm, role = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600))
-    place = f"file:{folder}"
+    place = os.environ["GOSSAMER_RENDEZVOUS"] = f"file:{folder}"
     gs.initialize_dist(
         timeout_s=120,
-        rendezvous="" if role == "join" else place,
         security="none",
         survive=True,
         join=place if role == "join" else "",

@@ -74,7 +74,8 @@ void Inbox::hear(const std::string& from, const std::string& text) {
       if (report != nullptr && report->from.address != from) return;
       const Epoch* const epoch = std::get_if<Epoch>(&*message);
       if (epoch != nullptr && epoch->number > epoch_.number && epoch_.has(mesh_->address()) &&
-          !epoch->has(mesh_->address()) && cohort_of(mesh_->address()).size > 1) {
+          !epoch->has(mesh_->address()) && cohort_of(mesh_->address()).size > 1 &&
+          !watch_.is_armed()) {
         note_broken("the other nodes have gone on without this rank's node");
       }
       if (report != nullptr && report->epoch < epoch_.number) {

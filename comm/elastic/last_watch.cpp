@@ -11,12 +11,18 @@ namespace gossamer::membership {
 
 void LastWatch::arm(const std::string& why) {
   const std::lock_guard lock(mutex_);
+  why_ = why;
   if (is_disarmed_ || thread_.joinable()) return;
-  thread_ = std::thread([this, why] {
+  thread_ = std::thread([this] {
     std::unique_lock waiting(mutex_);
     if (changed_.wait_for(waiting, grace_, [this] { return is_disarmed_; })) return;
-    end_(why);
+    end_(why_);
   });
+}
+
+bool LastWatch::is_armed() {
+  const std::lock_guard lock(mutex_);
+  return thread_.joinable();
 }
 
 void LastWatch::disarm() {

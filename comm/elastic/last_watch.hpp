@@ -26,7 +26,9 @@ class LastWatch {
   LastWatch& operator=(const LastWatch&) = delete;
   ~LastWatch() { disarm(); }
 
+  /// A later reason takes the place of an earlier one.
   void arm(const std::string& why);
+  [[nodiscard]] bool is_armed();
   void disarm();
 
  private:
@@ -35,6 +37,7 @@ class LastWatch {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_disarmed_ = false;  // guarded by mutex_
+  std::string why_;           // likewise
   std::thread thread_;        // likewise, but for join()
 };
 

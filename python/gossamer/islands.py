@@ -66,7 +66,7 @@ class Islands:
     ) -> None:
         self.whole, self.size, self.place, self.is_flat = whole, size, place, is_flat
         self._nodes = nodes
-        self.mates = Mates(whole) if whole.is_elastic else None
+        self.mates = Mates() if whole.is_elastic else None
         """What the ranks of this node tell one another; None: no node is lost, and none joins."""
 
     @property

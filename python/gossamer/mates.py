@@ -54,14 +54,10 @@ class Mates:
     The ranks of a node meet in collectives of PyTorch, which no loss of another node ends. So all
     of them leave their loop for what ranks do after a loss, or none.
 
-    Parameters
-    ----------
-    session
-        The session of all ranks. Making this is collective of the node.
+    Making this is collective of the node.
     """
 
-    def __init__(self, session: _core.Session) -> None:
-        self._session = session
+    def __init__(self) -> None:
         # Its sums wait for no GPU, and fail where a rank is killed.
         self._group: Any = dist.new_group(backend="gloo")
 

@@ -1,7 +1,7 @@
 """A rank of a node that is a member of a run: nodes are lost, and join, as a whole.
 
-Arguments: the folder where the run meets, this node's number, the algorithm, and what this rank
-does: "stay", "join", "die" at step 5, or "hang" when another rank of its node has died.
+Arguments: the folder where the run meets, this node's number, the algorithm, and what the ranks do,
+as "die,hang": "stay", "join", "die" at step 5, or "hang" there for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ AFTER = 20
 
 def main() -> None:
     torch.set_num_threads(1)
-    folder, node, algorithm, role = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    folder, node, algorithm = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    role = sys.argv[4].split(",")[int(os.environ["RANK"])]
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600))
     place = os.environ["GOSSAMER_RENDEZVOUS"] = f"file:{folder}"
     gs.initialize_dist(

@@ -8,54 +8,36 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import environment, free_port
-from test_sharded import VERSION, ends_of, once
+from test_sharded import VERSION, ends_of, once, start
 
 import gossamer as gs
 from gossamer.mates import check_node
 
 pytestmark = pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there")
 
-PROGRAM = pathlib.Path(__file__).parent / "sharded_members.py"
 # The algorithm of each run, and what the rank does whose mate is killed.
 RUNS = {"gossip": "stay", "allreduce": "hang", "outer": "stay"}
-
-
-def start_node(meeting, node, algorithm, roles):
-    """Start the ranks of a node, as a torchrun job of its own does."""
-    port = free_port()
-    return [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(meeting), str(node), algorithm, role],
-            env=environment()
-            | {"RANK": str(rank), "WORLD_SIZE": str(len(roles)), "LOCAL_RANK": str(rank)}
-            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, role in enumerate(roles)
-    ]
 
 
 def play(folder, algorithm):
     """Return the ends of the ranks of all nodes, the new one's last."""
     meeting = folder / f"members-{algorithm}"
     meeting.mkdir()
-    roles = [["stay", "stay"], ["stay", "stay"], ["die", RUNS[algorithm]]]
-    processes = [p for i in range(3) for p in start_node(meeting, i, algorithm, roles[i])]
+
+    def start_node(node, roles):
+        return start("sharded_members.py", 2, (meeting, node, algorithm, roles))
+
+    roles = ["stay,stay", "stay,stay", f"die,{RUNS[algorithm]}"]
+    processes = [p for node in range(3) for p in start_node(node, roles[node])]
     try:
         for process in processes[4:]:
             process.wait(timeout=300)
-        processes += start_node(meeting, 2, algorithm, ["join", "join"])
+        processes += start_node(2, "join,join")
     finally:
         ends = ends_of(processes, 300)
     return ends

@@ -10,8 +10,9 @@ tinyshakespeare. It appends a JSON line to FILE for each finished run, and leave
 the same command goes on after a stop. All-reduce comes first. Each other way then has, for every norm, rates around
 all-reduce's best one: the grid grows by factors of 2 until its best rate is not at its end.
 
-`table` prints, for each way, the loss with all-reduce's rate and norm, the loss with both times the root of the
-number of ranks, and the best loss with the factors that gave it.
+`table` takes all-reduce's best rate, and then half of it, for a recipe. It prints how far each way ends above
+all-reduce with this recipe: with the factors 1 and root on its rate, then on its norm, where root is the root of the
+number of ranks; then with the best rate and norm of the grid.
 
 `noise` prints how much longer the gradients of single ranks are than their mean, in the three thirds of a run. It
 trains by all-reduce, whose checkpoints hold the norm of the mean, and by gossip, whose checkpoints hold the norms of
@@ -22,14 +23,14 @@ import argparse
 import json
 import math
 import re
+import signal
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,23 +119,22 @@ WAYS = {
     "all-2-topk": {**outer(2), "comm": {"codec": "topk"}},
     "all-10": outer(10),
 }
-MAIN_WAYS = ("gossip", "all-2", "all-10")
 
 
 def cells() -> Iterator[Cell]:
     """In the order in which they run."""
     three, two, one = (1, 2, 3), (1, 2), (1,)
     others = (("sgd", 0.1), ("accum_adamw", 0.008), ("lion", 0.001))
-    for ranks in (4, 8, 2):
-        yield Cell("mlp", ranks, 16, "adamw", 0.008, three, MAIN_WAYS)
+    yield Cell("mlp", 4, 16, "adamw", 0.008, three, ("gossip", "all-2", "all-10"))
+    yield Cell("mlp", 8, 16, "adamw", 0.008, two, ("gossip", "all-10"))
+    yield Cell("gpt-tiny", 4, 4, "adamw", 0.008, one, ("gossip", "all-10"))
     for optimizer, first in others:
-        yield Cell("mlp", 4, 16, optimizer, first, three, ("gossip", "all-10"))
-    yield Cell("gpt-tiny", 4, 4, "adamw", 0.008, one, ("gossip", "all-1", "all-10"))
+        yield Cell("mlp", 4, 16, optimizer, first, two, ("gossip",))
+    yield Cell("mlp", 2, 16, "adamw", 0.008, two, ("gossip", "all-10"))
+    yield Cell("mlp", 16, 16, "adamw", 0.008, two, ("gossip",))
     yield Cell("mlp-uneven", 8, 16, "adamw", 0.008, two, ("gossip", "gossip-share-8"))
     yield Cell("mlp", 4, 64, "adamw", 0.008, two, ("gossip", "all-10"))
     yield Cell("gpt-tiny", 8, 4, "adamw", 0.008, one, ("gossip", "all-10"))
-    for optimizer, first in others:
-        yield Cell("mlp", 8, 16, optimizer, first, two, ("gossip", "all-10"))
     yield Cell("cnn", 4, 16, "adamw", 0.016, two, ("gossip", "all-10"))
     yield Cell("gpt-mini", 4, 4, "adamw", 0.006, three, ("gossip", "all-2-topk", "all-10"))
 
@@ -237,12 +237,6 @@ def best_of(losses: dict[tuple[float, float], float], norm: float | None = None)
     return min(chosen, key=chosen.__getitem__) if chosen else None
 
 
-def norms(cell: Cell, way: str) -> list[float]:
-    """The norms of a way; all-reduce's recipe has 1. 0: no clipping."""
-    scaled = [] if way == "allreduce" else [rounded(math.sqrt(cell.ranks))]
-    return [1.0, *scaled, 0.0]
-
-
 def search(cell: Cell, way: str, norm: float, middle: float, results: Results) -> Iterator[Point]:
     """Grows a grid of rates around `middle` until the best one is inside."""
     tried = [rounded(middle * 2**power) for power in (-1, 0, 1)]
@@ -266,22 +260,27 @@ def search(cell: Cell, way: str, norm: float, middle: float, results: Results) -
 
 def wanted(cell: Cell, results: Results) -> Iterator[Point]:
     """The points of a cell, one after the other; each is finished before the next is asked for."""
-    for norm in norms(cell, "allreduce"):
-        yield from search(cell, "allreduce", norm, cell.first, results)
+    yield from search(cell, "allreduce", 1.0, cell.first, results)
     recipe = best_of(results.grid(cell, "allreduce"), 1.0)
     if recipe is None:
         return
+    root = math.sqrt(cell.ranks)
     for way in cell.ways:
-        for norm in norms(cell, way):
+        for norm in (1.0, rounded(root)):
             yield from search(cell, way, norm, recipe[0], results)
-            scaled = rounded(recipe[0] * math.sqrt(cell.ranks))
-            yield from (cell.point(way, scaled, norm, seed) for seed in cell.seeds)
+            # What the root of n makes of all-reduce's best rate, and of half of it.
+            for rate in (recipe[0] / 2, recipe[0]):
+                yield from (cell.point(way, rounded(rate * root), norm, seed) for seed in cell.seeds)
+    for way in cell.ways:
+        best = best_of(results.grid(cell, way))
+        if best is not None:
+            yield from (cell.point(way, best[0], 0.0, seed) for seed in cell.seeds)
 
 
 def run(options: argparse.Namespace) -> None:
     results = Results(options.file)
     for cell in cells():
-        if not re.search(options.only, f"{cell.name('')}"):
+        if not re.search(options.only, cell.name("")):
             continue
         for point in wanted(cell, results):
             if not results.has(point):
@@ -328,42 +327,37 @@ def noise(options: argparse.Namespace) -> None:
         print(f"| {cell.name('')}| {math.sqrt(cell.ranks):.2f} | {ratios} | {math.sqrt(mean[-1]):.2f} |", flush=True)
 
 
-def cell_rows(cell: Cell, results: Results) -> Iterator[str]:
-    own = results.grid(cell, "allreduce")
-    recipe, own_best = best_of(own, 1.0), best_of(own)
-    if recipe is None or own_best is None:
-        return
-    aim, root = own[own_best], math.sqrt(cell.ranks)
-    yield f"{cell.name('allreduce')} | {own[recipe]:.3f} | | {aim:.3f} | {show(own_best, recipe)} | |"
-    for way in cell.ways:
-        grid = results.grid(cell, way)
-        best = best_of(grid)
-        if best is None:
-            continue
-        plain = grid.get(recipe)
-        scaled = grid.get((rounded(recipe[0] * root), rounded(root)))
-        behind = f"{cost(plain, aim)} | {cost(scaled, aim)} | {cost(grid[best], aim)}"
-        own_norm = best_of(grid, recipe[1])
-        other = show(own_norm, recipe) if own_norm else ""
-        yield f"{cell.name(way)} | {behind} | {show(best, recipe)} | {other} |"
-
-
-def show(point: tuple[float, float], recipe: tuple[float, float]) -> str:
-    norm = f"{point[1] / recipe[1]:.2g}" if point[1] else "none"
-    return f"rate x {point[0] / recipe[0]:.2g}, norm x {norm}"
-
-
 def cost(loss: float | None, aim: float) -> str:
     return "" if loss is None else f"{loss - aim:+.3f}"
 
 
+def cell_rows(cell: Cell, results: Results) -> Iterator[list[str]]:
+    """The cells of the table for each way, with all-reduce's best rate as the recipe, and with half of it."""
+    own, root = results.grid(cell, "allreduce"), rounded(math.sqrt(cell.ranks))
+    best_rate = best_of(own, 1.0)
+    if best_rate is None:
+        return
+    for way in cell.ways:
+        grid = results.grid(cell, way)
+        best = best_of(grid)
+        for rate in (best_rate[0] / 2, best_rate[0]):
+            aim = own.get((rate, 1.0))
+            if best is None or aim is None:
+                continue
+            factors = [(1.0, 1.0), (1.0, root), (root, 1.0), (root, root)]
+            costs = [cost(grid.get((rounded(rate * a), b)), aim) for a, b in factors]
+            norm = f"{best[1]:.2g}" if best[1] else "none"
+            found = f"{cost(grid[best], aim)}: rate x {best[0] / rate:.2g}, norm {norm}"
+            yield [cell.name(way), f"{rate:g}", f"{aim:.3f}", *costs, found]
+
+
 def table(options: argparse.Namespace) -> None:
     results = Results(options.file)
-    print("| runs | all-reduce's rate and norm | both times the root of n | best | at | best with all-reduce's norm |")
-    print("|---|---|---|---|---|---|")
+    print("| runs | recipe's rate | all-reduce | x 1, 1 | x 1, root | x root, 1 | x root, root | best of the grid |")
+    print("|---|---|---|---|---|---|---|---|")
     for cell in cells():
         for row in cell_rows(cell, results):
-            print(f"| {row}")
+            print(f"| {' | '.join(row)} |")
 
 
 def main() -> None:
@@ -379,6 +373,8 @@ def main() -> None:
             command.add_argument("--only", default="")
             command.add_argument("--program", type=Path, default=ROOT / "build/release/gossamer")
     options = parser.parse_args()
+    # The run that is under way ends with the study.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
     options.function(options)
 
 

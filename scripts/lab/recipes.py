@@ -333,7 +333,7 @@ def cost(loss: float | None, aim: float) -> str:
 
 def cell_rows(cell: Cell, results: Results) -> Iterator[list[str]]:
     """The cells of the table for each way, with all-reduce's best rate as the recipe, and with half of it."""
-    own, root = results.grid(cell, "allreduce"), rounded(math.sqrt(cell.ranks))
+    own, root = results.grid(cell, "allreduce"), math.sqrt(cell.ranks)
     best_rate = best_of(own, 1.0)
     if best_rate is None:
         return
@@ -345,7 +345,7 @@ def cell_rows(cell: Cell, results: Results) -> Iterator[list[str]]:
             if best is None or aim is None:
                 continue
             factors = [(1.0, 1.0), (1.0, root), (root, 1.0), (root, root)]
-            costs = [cost(grid.get((rounded(rate * a), b)), aim) for a, b in factors]
+            costs = [cost(grid.get((rounded(rate * a), rounded(b))), aim) for a, b in factors]
             norm = f"{best[1]:.2g}" if best[1] else "none"
             found = f"{cost(grid[best], aim)}: rate x {best[0] / rate:.2g}, norm {norm}"
             yield [cell.name(way), f"{rate:g}", f"{aim:.3f}", *costs, found]

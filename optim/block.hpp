@@ -54,8 +54,8 @@ struct BlockUpdate {
   /// The factor for the gradients, in the stream's memory; work given earlier has written it. Null:
   /// the gradients are used as they are.
   const GradientDecision* decision = nullptr;
-  /// The blocks to mix in; the inboxes are as large as `parameters`. Intake::exchange works on
-  /// processors only. The caller has already multiplied the rates by Intake::update_scale.
+  /// The blocks to mix in; the inboxes are as large as `parameters`. The caller has already
+  /// multiplied the rates by Intake::update_scale.
   Intake intake = {};
   /// The pool whose threads share the work of streams on processors; null: one thread does the
   /// work.

@@ -22,7 +22,8 @@ void mpi_check(int code, std::string_view call) {
   // MPI does not name the operation of the other rank.
   const std::string_view why =
       kind == MPI_ERR_TRUNCATE
-          ? ": a message is larger than the block that this rank waits for. Either ranks have blocks "
+          ? ": a message is larger than the block that this rank waits for. Either ranks have "
+            "blocks "
             "of different sizes, or they make different calls: another rank may be leaving"
           : "";
   throw CommError(

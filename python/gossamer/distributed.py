@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 
 from . import _core
 from ._core import Session
-from .mates import name_of_new_node
 from .rendezvous import leave_to_parent, meet
 
 __all__ = ["Session", "current_session", "finalize_dist", "initialize_dist", "run_threads"]
@@ -275,6 +274,9 @@ def _join_jobs(settings: _core.StartSettings, nodes: int, node: int, *, has_plac
     if settings.survives:
         settings.place, settings.cohort = rank, f"node-{node}"
     if settings.join:
+        # This module also serves programs without PyTorch.
+        from .mates import name_of_new_node
+
         settings.cohort = name_of_new_node()
     else:
         settings.world_size, settings.rank = nodes * size, node * size + rank

@@ -11,7 +11,7 @@
 namespace gossamer::membership {
 namespace {
 
-/// Those of the addresses whose cohorts are there as a whole, cohort after cohort by place.
+/// The addresses of all cohorts that are there as a whole, cohort after cohort by place.
 std::vector<std::string> whole_cohorts(const std::set<std::string>& addresses) {
   std::map<std::string, std::map<int, std::string>> cohorts;
   std::vector<std::string> whole;

@@ -5,7 +5,7 @@
 // Protocol: arm() when it is known that the process is out, then disarm() when it leaves. The call
 // comes `grace` after the first arm(), on a thread of the watch.
 //
-// Thread safety: any thread calls arm() and disarm(). disarm() waits for a call under way.
+// Thread safety: any thread may call anything. disarm() waits for a call under way.
 
 #include <chrono>
 #include <condition_variable>

@@ -265,8 +265,7 @@ void Participant::leave(const Leave& leave) const {
               ? "the other nodes have gone on without this rank's node, which has lost a rank or "
                 "was silent for too long; it has touched nothing since; restart the node as a whole"
               : "the other ranks have gone on without this one, which was silent for too long; it "
-                "has "
-                "touched nothing since",
+                "has touched nothing since",
           ExitCode::kPreempted);
     case Leave::Why::kTooFew:
       throw error(

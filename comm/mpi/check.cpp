@@ -23,8 +23,7 @@ void mpi_check(int code, std::string_view call) {
   const std::string_view why =
       kind == MPI_ERR_TRUNCATE
           ? ": a message is larger than the block that this rank waits for. Either ranks have "
-            "blocks "
-            "of different sizes, or they make different calls: another rank may be leaving"
+            "blocks of different sizes, or they make different calls: another rank may be leaving"
           : "";
   throw CommError(
       {.label = {.what = "communication"}},

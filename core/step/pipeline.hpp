@@ -157,7 +157,7 @@ class Pipeline {
     Orthogonalize orthogonalize = {};
     /// Records waits, updates and messages; null: nothing is recorded. On a GPU, updates and the
     /// waits for NCCL last as long in the timeline as the host takes to give the work to the
-    /// stream, and the update of a group of buckets bears the number of its first bucket.
+    /// stream. The update of a group of buckets has the number of its first bucket.
     std::shared_ptr<Timeline> timeline = {};
     /// True: the pipeline exchanges nothing before resume(). The constructor with buckets is not
     /// collective then.

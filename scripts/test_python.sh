@@ -10,7 +10,7 @@
 #   --old-torch      the tests alone, with the oldest PyTorch that the package works with: 3 GB more
 #   --new-torch      the tests alone, with a newer PyTorch than that of .venv: 0.8 GB more
 #
-# PYTHON_WITH_TORCH names a Python that has PyTorch and scripts/requirements-python.txt already.
+# PYTHON_WITH_TORCH names a Python that has PyTorch, nanobind and scripts/requirements-python.txt already.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 cd -- "$root"

@@ -53,7 +53,11 @@ def test_the_reference_has_every_public_name():
     assert set(gossamer.__all__) - {"__version__"} <= named
 
 
-@PROCESSES
+# Examples that run alone are test_mnist's and test_records_go_to_a_tracker's.
+@pytest.mark.parametrize(
+    "num_processes",
+    [pytest.param(1, marks=pytest.mark.wide), pytest.param(2, marks=needs_mpi)],
+)
 def test_nanogpt(tmp_path, num_processes):
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 50, encoding="utf-8")

@@ -166,7 +166,10 @@ def run_torchrun(tmp_path, fault, *arguments):
     )
 
 
-@pytest.mark.parametrize("kind", ["static", "c10d", "standalone"])
+# That ranks meet in a standalone run, test_torchrun_ends_when_a_rank_fails shows as well.
+@pytest.mark.parametrize(
+    "kind", ["static", "c10d", pytest.param("standalone", marks=pytest.mark.wide)]
+)
 def test_torchrun_starts_ranks_without_a_secret(tmp_path, place, kind):
     host, port = place.split(":")
     arguments = {

@@ -10,7 +10,11 @@ import gossamer as gs
 from gossamer import selftest, selftest_training
 
 
-@pytest.mark.parametrize("num_processes", [1, pytest.param(3, marks=needs_mpi)])
+# The checks of a rank alone run among three as well, and test_without_pytorch starts it alone.
+@pytest.mark.parametrize(
+    "num_processes",
+    [pytest.param(1, marks=pytest.mark.wide), pytest.param(3, marks=needs_mpi)],
+)
 def test_an_installation_that_works(num_processes):
     done = run_python(["-m", "gossamer", "--selftest"], num_processes)
     assert done.returncode == 0, done.stdout + done.stderr

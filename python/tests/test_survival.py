@@ -504,7 +504,8 @@ def test_a_rank_that_joins_with_another_model_costs_no_other(script, tmp_path):
     assert ends_of(out)["0"].split(" ", 1)[1].startswith("[0, 2] ")
 
 
-@pytest.mark.parametrize("evaluates", ["before", "after"])
+# Those that join one after the other evaluate after steps, too.
+@pytest.mark.parametrize("evaluates", ["before", pytest.param("after", marks=pytest.mark.wide)])
 def test_a_rank_that_joins_has_all_that_the_others_have(script, evaluates):
     process = launch(script, evaluates, "50", "2", options=("-n", "1"))
     line = process.stderr.readline()

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -27,35 +28,44 @@ VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")
 pytestmark = pytest.mark.skipif(VERSION < (2, 6), reason="fully_shard() is private there")
 
 
+class Rank(NamedTuple):
+    """A rank of a job, whose process writes the ends of all its ranks into a file."""
+
+    job: subprocess.Popen[bytes]
+    ends: int
+    index: int
+
+    def wait(self, timeout):
+        """Wait for all ranks of the job."""
+        self.job.wait(timeout)
+
+    def end(self, limit_s):
+        """Return the code, the output and the errors of the rank, which is killed if it hangs."""
+        try:
+            self.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.job.terminate()
+            self.wait(60)
+        return json.loads(pathlib.Path(f"/proc/self/fd/{self.ends}").read_text())[self.index]
+
+
 def start(program, ranks, arguments=()):
     """Start a process for each rank, as torchrun does."""
-    port = free_port()
-    return [
-        subprocess.Popen(
-            [sys.executable, str(HERE / program), *map(str, arguments)],
-            env=environment()
-            | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
-            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
+    ends = os.memfd_create("ends")
+    job = subprocess.Popen(
+        [sys.executable, str(HERE / "forked_ranks.py"), str(HERE / program), *map(str, arguments)],
+        env=environment()
+        | {"WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+        | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
+        stdout=ends,
+    )
+    return [Rank(job, ends, index) for index in range(ranks)]
 
 
-def ends_of(processes, limit_s=400):
-    """Return the codes, the outputs and the errors of processes, which are killed if they hang."""
+def ends_of(ranks, limit_s=400):
+    """Return the codes, the outputs and the errors of ranks, which are killed if they hang."""
     limit = time.monotonic() + limit_s
-    ends = []
-    for process in processes:
-        try:
-            out, err = process.communicate(timeout=max(1.0, limit - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
-        ends.append((process.returncode, out, err))
-    return ends
+    return [rank.end(max(1.0, limit - time.monotonic())) for rank in ranks]
 
 
 def once(folder, name, run):

@@ -49,7 +49,11 @@ def folder(tmp_path_factory):
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
-@pytest.fixture(scope="module", params=RUNS)
+# How ranks go on under outer, test_survival.py has as well.
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=pytest.mark.wide if n == "outer" else ()) for n in RUNS],
+)
 def run(request, folder):
     name = request.param
     ends = once(folder, f"members-{name}", lambda: play(folder, name))

@@ -190,6 +190,10 @@ class DecentralizedDataParallel(EngineSteps):
             The loss that this rank has found, which it then raises itself; None: none.
         """
 
+    def furthest_of_node(self, numbers: list[int]) -> list[int]:
+        """Return the largest list of the ranks that meet in other collectives as well."""
+        return numbers
+
     def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
         """Have the ranks begin with one model."""
         if session.is_elastic:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 
 from . import _core
 from .checks import describe_options, share_tensors
@@ -69,6 +70,21 @@ class ModelOfIslands(DecentralizedDataParallel):
         assert self.islands.mates is not None
         self.islands.mates.share_loss(lost)
 
+    def furthest_of_node(self, numbers: list[int]) -> list[int]:
+        """Return the largest list of this node's ranks. Collective of the node."""
+        assert self.islands.mates is not None
+        return self.islands.mates.furthest(numbers)
+
+    @property
+    def share_of_node(self) -> tuple[int, int]:
+        """Which of its node's batches this rank trains with, and how many the node has in a step.
+
+        The ranks over which FSDP shards have batches of their own.
+        """
+        groups = (shard.group.mesh_info.shard_process_group for shard in self.shards)
+        largest = max(groups, key=dist.get_world_size)
+        return dist.get_rank(largest), dist.get_world_size(largest)
+
     def _untrained(self) -> list[torch.Tensor]:
         shards = {id(s.parameter): s for s in shards_of(self.module)}
         frozen = super()._untrained()
@@ -95,7 +111,7 @@ class ModelOfIslands(DecentralizedDataParallel):
         super()._begin_call("state_dict()")
         self._adopt()
         self._start_early()
-        return self._engine.state([])
+        return self._survival.attempt(lambda: self._engine.state([]))
 
     @names_places
     def load_pieces(

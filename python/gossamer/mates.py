@@ -75,6 +75,13 @@ class Mates:
         if num > 0:
             raise _core.PeerLost("another rank of this node has lost others")
 
+    def furthest(self, numbers: list[int]) -> list[int]:
+        """Return the largest list of the node's ranks, by its first numbers. Collective of it."""
+        own = torch.tensor(numbers)
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(every, own, group=self._group)
+        return max(one.tolist() for one in every)
+
     def sum(self, number: float) -> float:
         """Return the sum over the node's ranks. Collective of the node."""
         total = torch.tensor([number], dtype=torch.float64)

@@ -11,6 +11,7 @@ from . import _core
 
 if TYPE_CHECKING:
     from .data_parallel import DecentralizedDataParallel
+    from .sharded import ShardedGossip
 
 __all__ = ["ElasticSampler"]
 
@@ -51,6 +52,9 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
     4. A rank that joins has no batch before batch 8. Its loop begins there. In the steps before
        that, the rank mixes, and updates nothing.
 
+    In a node that shards a model, each rank over which FSDP shards has batches of its own. Ranks of
+    one tensor-parallel group have the same ones.
+
     A pass over the loader is the rest of an epoch, so a loop counts epochs with `epoch`::
 
         while sampler.epoch < 10:
@@ -64,8 +68,8 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
     batch_size
         Samples of one batch of one rank.
     model
-        The wrapper. save(), Checkpoints and ranks that join have the sampler's state under the name
-        "sampler" (register_state()).
+        The wrapper, or the ShardedGossip. save(), Checkpoints and ranks that join have the
+        sampler's state under the name "sampler" (register_state()).
     seed
         All ranks give the same.
     shuffle
@@ -83,7 +87,7 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
         self,
         dataset: Sized | int,
         batch_size: int,
-        model: DecentralizedDataParallel,
+        model: DecentralizedDataParallel | ShardedGossip,
         *,
         seed: int = 0,
         shuffle: bool = True,
@@ -178,14 +182,13 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
 
     def change(self, places: list[list[int]]) -> None:
         """Go on in a new world. `places` are those of all ranks that have not just joined."""
-        session = self._model.session
         epoch, batch = max(_Place(*place) for place in places)
         # Ranks that join take part in whole steps.
         furthest = _Place(epoch, -(-batch // self._per_step) * self._per_step)
         self._has_joined = self._has_joined or not self._worlds
         # Of changes at one place the last one counts.
         self._worlds = [world for world in self._worlds if world.place < furthest]
-        self._worlds.append(_World(furthest, session.world_size, session.rank))
+        self._worlds.append(self._world_from(furthest))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the data, and the changes of the number of ranks so far."""
@@ -214,14 +217,14 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
                     "allowed: the same"
                 )
         worlds = [_World(_Place(e, b), size, -1) for e, b, size in state["worlds"]]
-        place, session = _Place(*state["place"]), self._model.session
+        place = _Place(*state["place"])
         if self._has_joined:
             own_worlds = [world for world in self._worlds if world.rank >= 0]
             first = own_worlds[0].place
             self._worlds = [*(world for world in worlds if world.place < first), *own_worlds]
         else:
             self._worlds = [world for world in worlds if world.place < place]
-            self._worlds.append(_World(place, session.world_size, session.rank))
+            self._worlds.append(self._world_from(place))
         self._dealt = place
         self._ledger = []
         self._steps_before = self._model.num_steps
@@ -240,10 +243,15 @@ class ElasticSampler(torch.utils.data.Sampler[list[int]]):
         if not self._worlds:
             # A rank that joins gets the others' history with its first look at the steps.
             steps = self._model.num_steps
-            session = self._model.session
             if not self._worlds:
-                self._worlds = [_World(_Place(0, 0), session.world_size, session.rank)]
+                self._worlds = [self._world_from(_Place(0, 0))]
                 self._steps_before = steps
+
+    def _world_from(self, place: _Place) -> _World:
+        """Return the present world, in which several ranks of a node may have batches."""
+        session = self._model.session
+        own, num = getattr(self._model, "share_of_node", (0, 1))
+        return _World(place, session.world_size * num, session.rank * num + own)
 
     def _num_used(self) -> int:
         return (self._model.num_steps - self._steps_before) * self._per_step

@@ -23,6 +23,8 @@ from .shards import local_of, reshard
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from .data_parallel import DecentralizedDataParallel
+
 __all__ = ["ShardedGossip"]
 
 # Within this time, the news of a rank that has died reaches the others.
@@ -53,6 +55,7 @@ class _ShardedTrainer(ModelOfIslands, Trainer):
         **options: Any,
     ) -> None:
         self.islands = islands
+        self._given = optimizer
         super().__init__(module, sums_gradients, topology, None, **options)
         self.renew = self._refuse_new
         if not sums_gradients:
@@ -61,6 +64,11 @@ class _ShardedTrainer(ModelOfIslands, Trainer):
             # Before FSDP gathers what this rank may get from the others.
             hook = module.register_forward_pre_hook(_enter_before(self), prepend=True)
             self._handles.append(hook)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The user's optimizer."""
+        return self._given
 
     def _refuse_new(self) -> Trainer:
         raise _core.ConfigError(
@@ -268,6 +276,11 @@ class ShardedGossip:
         vars(optimizer)[_TRAINER] = self._trainer
 
     @property
+    def trainer(self) -> DecentralizedDataParallel:
+        """What makes the steps, for gs.Run."""
+        return self._trainer
+
+    @property
     def session(self) -> Session:
         """The session of the ranks of this place, one of each node."""
         return self._trainer.session
@@ -281,6 +294,22 @@ class ShardedGossip:
     def place(self) -> int:
         """The number of this rank in its node."""
         return self._trainer.islands.place
+
+    @property
+    def share_of_node(self) -> tuple[int, int]:
+        """Which of its node's batches this rank trains with, and how many the node has in a step.
+
+        The ranks over which FSDP shards have batches of their own, which ElasticSampler deals.
+        """
+        return self._trainer.share_of_node
+
+    @property
+    def has_newcomers(self) -> bool:
+        """Whether a node joins the run now, or this node lacks steps or calls of the others.
+
+        Ranks then save no checkpoint before the next step.
+        """
+        return self._trainer.has_newcomers
 
     @property
     def num_steps(self) -> int:

@@ -80,6 +80,10 @@ class FixedRanks:
         """Return what collective work returns."""
         return work()
 
+    def attempt(self, work: Callable[[], Result]) -> Result:
+        """Return what collective work returns. PeerLost: on all ranks of this node."""
+        return work()
+
     def end(self, work: Callable[[], None]) -> None:
         """Do the last work, which waits for the exchanges under way."""
         work()
@@ -115,7 +119,7 @@ class Survival(FixedRanks):
 
     Where a node is lost and joins as a whole, its ranks also meet in collectives of PyTorch, which
     wait for all of them. So they tell one another of a loss at the end of each collective work of
-    these rules (_attempt()): all of them go on from there, or none.
+    these rules (attempt()): all of them go on from there, or none.
 
     ElasticSampler deals the first batch. Its loaders have fetched ahead, so there may be some steps
     before that. Under other samplers it belongs to the others' next step.
@@ -177,7 +181,7 @@ class Survival(FixedRanks):
         self._has_entered = True
         self._session.refuse_calls(False)
         try:
-            self._attempt(self._meet)
+            self.attempt(self._meet)
             self._tell()
         except _core.PeerLost as lost:
             self._recover(str(lost))
@@ -228,7 +232,7 @@ class Survival(FixedRanks):
         else:
             self._session.admit(False)
             try:
-                self._attempt(self._session.check)
+                self.attempt(self._session.check)
             except _core.PeerLost as lost:
                 self._recover(str(lost))
         self._is_behind = self._furthest_place > self._position()
@@ -283,7 +287,7 @@ class Survival(FixedRanks):
                 self._session.barrier()
 
             try:
-                self._attempt(do)
+                self.attempt(do)
                 break
             except _core.PeerLost as lost:
                 reason = str(lost)
@@ -317,7 +321,7 @@ class Survival(FixedRanks):
         self._is_fresh = False
         self._leave_to_user()
 
-    def _attempt(self, work: Callable[[], Result]) -> Result:
+    def attempt(self, work: Callable[[], Result]) -> Result:
         """Return what collective work returns, unless a rank of this node loses others meanwhile.
 
         Raises
@@ -361,7 +365,7 @@ class Survival(FixedRanks):
 
         while self._gives_at:
             try:
-                self._attempt(tell)
+                self.attempt(tell)
                 self._note_given(call)
                 return
             except _core.PeerLost as lost:
@@ -386,7 +390,7 @@ class Survival(FixedRanks):
                 self._model.finish_step()
                 continue
             try:
-                call, numbers = self._attempt(self._hear)
+                call, numbers = self.attempt(self._hear)
             except _core.PeerLost as lost:
                 self._recover(str(lost))
                 continue
@@ -451,7 +455,7 @@ class Survival(FixedRanks):
         while True:
             try:
                 self._model._engine.detach()
-                furthest = self._attempt(agree)
+                furthest = self.attempt(agree)
                 break
             except _core.PeerLost as another:
                 self._reason = str(another)
@@ -466,7 +470,7 @@ class Survival(FixedRanks):
             if self._steps() < self._step_of_all:
                 return
         try:
-            self._attempt(self._resume)
+            self.attempt(self._resume)
         except _core.PeerLost as lost:
             return self._recover(str(lost))
         self._step_of_all = None
@@ -528,11 +532,13 @@ class Survival(FixedRanks):
         self._gives_at = {steps, *wakes_at} if wakes_at else set()
 
     def _words(self, steps: int) -> dict[str, Any]:
-        place, steps_ahead = None, 0
+        place: list[int] | None = None
+        steps_ahead = 0
         # A rank that joins has no place in the data yet.
         if self._model._sampler is not None and not self._joins:
-            place = self._model._sampler.place()
-            steps_ahead = self._model._sampler.num_steps_ahead()
+            sampler = self._model._sampler
+            own = [*sampler.place(), sampler.num_steps_ahead()]
+            *place, steps_ahead = self._model.furthest_of_node(own)
         return {
             "place": place,
             "steps_ahead": steps_ahead,
@@ -542,7 +548,7 @@ class Survival(FixedRanks):
         }
 
     def _tell(self, seconds: float = 0.0) -> None:
-        before, self._told_members = self._told_members, list(self._session.members)
+        before, self._told_members = self._told_members, list(self._session.whole.members)
         after = self._told_members
         # A rank that has joined may be gone before it was told.
         if not before or before == after:

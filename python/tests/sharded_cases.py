@@ -108,8 +108,16 @@ def of_tensor_parallelism(rank: Rank) -> Any:
         found = max(found, difference(full(net), want[t][rank.node]))
     with gossip.global_average() as distance:
         pass
+    samples = samples_of(gossip)
     gossip.finish()
-    return rank.largest(found), distance - distance_of(want[-1], rank.node)
+    return rank.largest(found), distance - distance_of(want[-1], rank.node), samples
+
+
+def samples_of(gossip: gs.ShardedGossip) -> list[Any]:
+    """Return the batches of each rank, in an epoch of 8 samples."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, list(gs.ElasticSampler(8, 2, gossip, shuffle=False)))
+    return found
 
 
 def distance_of(nodes: list[dict[str, torch.Tensor]], own: int) -> float:
@@ -176,6 +184,14 @@ def cases_of_means(rank: Rank) -> Iterator[tuple[str, Callable[[], Any]]]:
         gossip.finish()
         return [rank.largest(at_first), inside, rank.largest(net.seen.item())]
 
+    def samples() -> list[Any]:
+        net = rank.sharded()
+        gossip = gs.ShardedGossip(net, adamw(net.parameters()), mesh=rank.mesh)
+        found = samples_of(gossip)
+        gossip.finish()
+        return found
+
+    yield "samples", samples
     yield "mean", mean
     yield "kept mean", kept
     yield "buffers", buffers

@@ -143,9 +143,18 @@ def test_mixed_precision(of_four):
 
 
 def test_tensor_parallelism(of_four):
-    difference, distance = of_four["tensor parallelism"]
+    difference, distance, _ = of_four["tensor parallelism"]
     assert difference <= 1e-12
     assert abs(distance) <= 1e-12
+
+
+def test_a_sampler_deals_over_the_ranks_that_shard(of_four):
+    assert of_four["samples"] == [[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]
+
+
+def test_ranks_of_one_tensor_parallel_group_get_the_same_samples(of_four):
+    samples = of_four["tensor parallelism"][2]
+    assert samples == [[[0, 1], [4, 5]]] * 2 + [[[2, 3], [6, 7]]] * 2
 
 
 def test_the_mean_of_all_nodes(of_four):

@@ -27,6 +27,7 @@ from .survival import MembershipChange
 if TYPE_CHECKING:
     from .data_parallel import DecentralizedDataParallel
     from .distributed import Session
+    from .sharded import ShardedGossip
 
 __all__ = ["Run"]
 
@@ -60,7 +61,8 @@ class Run:
     folder
         The folder, which all ranks see if any of them may be lost.
     model
-        The wrapper.
+        The wrapper, or the ShardedGossip: log() then comes after ``optimizer.step()``, and a record
+        has the figures of all ranks of all nodes.
     config
         Your own values, for config.yaml. The options of the wrapper are there as well.
     every
@@ -87,7 +89,7 @@ class Run:
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        model: DecentralizedDataParallel,
+        model: DecentralizedDataParallel | ShardedGossip,
         config: Mapping[str, Any] | None = None,
         *,
         every: int = 10,
@@ -103,7 +105,10 @@ class Run:
                 "more"
             )
         self.folder = pathlib.Path(folder)
-        self.session: Session = model.session
+        if not isinstance(model, torch.nn.Module):
+            model = model.trainer
+        # That of all nodes where the model is in shards.
+        self.session: Session = model.session.whole
         self._model = model
         self._every, self._steps = every, steps
         self._progress, self._tensorboard, self._on_record = progress, tensorboard, on_record

@@ -46,6 +46,8 @@ class _Trainer(Protocol):
 
     def pieces(self) -> list[tuple[str, str, list[int], Any]]: ...
 
+    def _has_state_of_others(self) -> bool: ...
+
     def load_pieces(
         self, state: list[tuple[str, str, list[int], int]], python: Mapping[str, Any]
     ) -> None: ...
@@ -72,9 +74,15 @@ class ShardedRunState:
         self._trainer = trainer
         self._optimizer = optimizer
         self._reshape = reshape
-        islands = trainer.islands
-        self._node = f"node_{islands.node:05d}"
-        self._place = f"{self._node}_place_{islands.place:05d}"
+
+    @property
+    def _node(self) -> str:
+        # It is another one after an earlier node is lost.
+        return f"node_{self._trainer.islands.node:05d}"
+
+    @property
+    def _place(self) -> str:
+        return f"{self._node}_place_{self._trainer.islands.place:05d}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the mean model, and the state of this node, in DTensors. Collective."""
@@ -106,6 +114,8 @@ class ShardedRunState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of this node, or begin from the mean model. Collective."""
+        if self._trainer._has_state_of_others():
+            return
         if self._reshape == "average":
             with self._trainer.write_parameters():
                 self._trainer.module.load_state_dict(state[_MODEL])

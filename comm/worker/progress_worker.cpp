@@ -43,7 +43,7 @@ ProgressWorker::ProgressWorker(Config config)
       bell_(config_.bell ? config_.bell : std::make_shared<Doorbell>()),
       pulse_(std::make_shared<WorkerPulse>(config_.rank, config_.timeout_s + config_.margin_s,
                                            config_.while_waiting)),
-      patience_s_(config_.patience_s),
+      warnings_{.patience_s = config_.patience_s},
       thread_(start_thread([this] { run(); })) {}
 
 ProgressWorker::~ProgressWorker() { stop(); }
@@ -271,8 +271,8 @@ bool ProgressWorker::is_awaited(const Active& entry) const {
 }
 
 void ProgressWorker::watch(double elapsed_s, bool progressed) {
-  if (progressed) has_noticed_ = has_asked_ = false;
-  const double limit_s = std::min({patience_s_, config_.notice_s, config_.timeout_s});
+  if (progressed) warnings_.has_noticed = warnings_.has_asked = false;
+  const double limit_s = std::min({warnings_.patience_s, config_.notice_s, config_.timeout_s});
   const auto count = [&](Active& entry) {
     if (!is_awaited(entry)) return;
     if (progressed && entry.wait == Wait::kDevice) entry.waited_s = 0.0;
@@ -300,17 +300,17 @@ bool ProgressWorker::is_late(Active& entry, double limit_s) const {
 
 void ProgressWorker::notice(const Active& late) {
   // A kernel may take as long as it wants, and a rank that has done its work waits for the others.
-  if (has_noticed_ || !has_limit_ || late.wait != Wait::kPeers) return;
-  if (config_.ask && !std::exchange(has_asked_, true)) config_.ask();
+  if (warnings_.has_noticed || !has_limit_ || late.wait != Wait::kPeers) return;
+  if (config_.ask && !std::exchange(warnings_.has_asked, true)) config_.ask();
   const std::vector<int> peers = late.operation->waiting_for();
   // The first answer may be of a rank that waits, too.
-  const bool awaits_answers = has_asked_ && !config_.attendance->knows_all();
+  const bool awaits_answers = warnings_.has_asked && !config_.attendance->knows_all();
   std::string known = awaits_answers ? "" : behind(peers);
   const double waited_s =
-      known.empty() ? config_.notice_s : std::min(patience_s_, config_.notice_s);
+      known.empty() ? config_.notice_s : std::min(warnings_.patience_s, config_.notice_s);
   if (late.waited_s <= waited_s) return;
-  has_noticed_ = true;
-  patience_s_ = std::min(2.0 * patience_s_, config_.notice_s);
+  warnings_.has_noticed = true;
+  warnings_.patience_s = std::min(2.0 * warnings_.patience_s, config_.notice_s);
   if (known.empty() && config_.hint) known = config_.hint(peers);
   const CommError text(
       {.rank = config_.rank, .peers = peers, .label = late.context.label},

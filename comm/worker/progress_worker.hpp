@@ -225,6 +225,16 @@ class ProgressWorker {
     std::unique_ptr<Operation> operation;
   };
 
+  /// What the worker knows of its warnings about ranks that are late.
+  struct Warnings {
+    /// Whether the worker has warned since an operation last ended.
+    bool has_noticed = false;
+    /// Whether the worker has asked all ranks for their steps since an operation last ended.
+    bool has_asked = false;
+    /// Config::patience_s, after the warnings so far.
+    double patience_s = 0.0;
+  };
+
   void run();
   /// Returns false when it is time to end.
   bool take_submitted();
@@ -279,11 +289,7 @@ class ProgressWorker {
   std::atomic<int> num_draining_ = 0;
   std::atomic<bool> has_stalled_ = false;
   std::atomic<bool> has_limit_ = true;
-  /// Whether the worker has warned, and has asked, since an operation last ended.
-  bool has_noticed_ = false;  // the worker's own
-  bool has_asked_ = false;    // likewise
-  /// Config::patience_s, after the warnings so far.
-  double patience_s_;  // likewise
+  Warnings warnings_;  // the worker's own
   /// The kinds and buckets of the operations that have ended.
   std::set<std::pair<std::string_view, std::int64_t>> ended_;  // the worker's own
   std::deque<Active> starting_;  // the worker's own; in the order submitted

@@ -91,8 +91,8 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
     read.bucket_bytes = std::numeric_limits<std::int64_t>::max();
   }
   if (auto timeline = read_timeline(root, is_asynchronous_)) {
-    timeline_.emplace(session_->communicator(), std::move(*timeline));
-    read.timeline = timeline_->timeline();
+    recording_.timeline.emplace(session_->communicator(), std::move(*timeline));
+    read.timeline = recording_.timeline->timeline();
   }
   root.reject_unknown();
   stream_ = make_framework_stream(gpu);
@@ -177,7 +177,7 @@ void Engine::start() {
 }
 
 void Engine::finish_step() {
-  has_begun_ = false;
+  recording_.has_begun = false;
   model().finish_step();
   num_updated_ = 0;
   // An uncommitted step still has these gradients.
@@ -326,7 +326,7 @@ void Engine::adapt(std::shared_ptr<const Topology>& topology) const {
 }
 
 std::int64_t Engine::num_steps() const {
-  if (!model_) return last_progress_.num_steps;
+  if (!model_) return at_close_.second.num_steps;
   return model().progress().num_steps + (model().has_uncommitted_step() ? 1 : 0);
 }
 
@@ -338,21 +338,22 @@ void Engine::resume(const std::string& options, bool joins, bool averages) {
        .joins = joins});
   num_updated_ = 0;
   offered_.assign(offered_.size(), nullptr);
-  if (timeline_) enter_world();
+  if (recording_.timeline) enter_world();
 }
 
 void Engine::enter_world() {
   // A rank that joins has loaded nothing.
-  const std::vector<std::string> loaded = session_->communicator().all_gather(concat(num_loaded_));
-  parse_whole(loaded.front(), num_loaded_);
-  timeline_->enter_world(model().progress().num_steps - num_loaded_);
+  const std::vector<std::string> loaded =
+      session_->communicator().all_gather(concat(recording_.num_loaded));
+  parse_whole(loaded.front(), recording_.num_loaded);
+  recording_.timeline->enter_world(model().progress().num_steps - recording_.num_loaded);
   // Some ranks have begun the next step already, and all begin it in this world.
-  if (has_begun_) advance_timeline(/*is_over=*/false);
+  if (recording_.has_begun) advance_timeline(/*is_over=*/false);
 }
 
 std::int64_t Engine::now_ns() const {
-  const bool records = timeline_ && timeline_->timeline()->step() >= 0;
-  return records ? timeline_->timeline()->now_ns() : 0;
+  const bool records = recording_.timeline && recording_.timeline->timeline()->step() >= 0;
+  return records ? recording_.timeline->timeline()->now_ns() : 0;
 }
 
 void Engine::record(const std::string& what, std::int64_t start_ns) {
@@ -362,26 +363,26 @@ void Engine::record(const std::string& what, std::int64_t start_ns) {
 void Engine::record_span(const char* what, std::int64_t start_ns) {
   if (now_ns() == 0 || start_ns == 0) return;
   TimelineSpan span{.label = {.what = what},
-                    .step = timeline_->timeline()->step(),
+                    .step = recording_.timeline->timeline()->step(),
                     .start_ns = start_ns,
                     .end_ns = now_ns()};
-  timeline_->timeline()->record(span);
+  recording_.timeline->timeline()->record(span);
 }
 
 void Engine::before_step() {
-  record_span("step", step_ns_);
-  has_begun_ = true;
+  record_span("step", recording_.step_ns);
+  recording_.has_begun = true;
   try {
     if (!model().is_detached()) {
       advance_timeline(/*is_over=*/false);
-    } else if (timeline_ && timeline_->timeline()->step() >= 0) {
-      timeline_->timeline()->begin_step(model().progress().num_steps + 1);
+    } else if (recording_.timeline && recording_.timeline->timeline()->step() >= 0) {
+      recording_.timeline->timeline()->begin_step(model().progress().num_steps + 1);
     }
   } catch (const PeerLost&) {
     // The end of the step sees the loss, and resume() begins the step anew.
     if (!session_->is_elastic()) throw;
   }
-  step_ns_ = now_ns();
+  recording_.step_ns = now_ns();
 }
 
 void Engine::finish() {
@@ -390,8 +391,8 @@ void Engine::finish() {
 }
 
 void Engine::advance_timeline(bool is_over) {
-  if (!timeline_) return;
-  timeline_->advance(
+  if (!recording_.timeline) return;
+  recording_.timeline->advance(
       is_over ? std::nullopt : std::optional(model().progress().num_steps + 1), [this] { drain(); },
       logger_);
 }
@@ -400,8 +401,7 @@ nb::dict Engine::metrics() const {
   const auto [metrics, progress] = [this] {
     // On a GPU it may not be known yet how the last step has ended.
     const nb::gil_scoped_release free;
-    return model_ ? std::pair(model_->metrics(), model_->progress())
-                  : std::pair(last_metrics_, last_progress_);
+    return model_ ? std::pair(model_->metrics(), model_->progress()) : at_close_;
   }();
   nb::dict all;
   all["steps"] = progress.num_steps;
@@ -423,8 +423,7 @@ Pipeline& Engine::model() const {
 void Engine::close() {
   if (!model_ || !home_.is_here()) return;
   try {
-    last_metrics_ = model_->metrics();
-    last_progress_ = model_->progress();
+    at_close_ = {model_->metrics(), model_->progress()};
   } catch (
       const std::exception&) {  // NOLINT(bugprone-empty-catch): a step has failed, and was told
   }

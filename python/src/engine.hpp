@@ -185,6 +185,18 @@ class Engine : private ParameterHost {
     std::shared_ptr<void> owner;
   };
 
+  /// The state of a recording of steps.
+  struct Recording {
+    /// Nothing: the options ask for no timeline.
+    std::optional<StepTimeline> timeline;
+    /// When the present step began; 0 while nothing is recorded.
+    std::int64_t step_ns = 0;
+    /// before_step() has been called for the present step.
+    bool has_begun = false;
+    /// The steps that were loaded, and not made.
+    std::int64_t num_loaded = 0;
+  };
+
   std::vector<ParameterMemory> move_parameters(const BucketPlan& plan) override;
   void parameters_have_moved() override { ++generation_; }
   void drain_parameters() override { drain(); }
@@ -227,16 +239,9 @@ class Engine : private ParameterHost {
   std::int64_t generation_ = 0;
   bool is_asynchronous_ = false;
   Logger logger_;
-  std::optional<StepTimeline> timeline_;
-  /// When the present step began; 0 while nothing is recorded.
-  std::int64_t step_ns_ = 0;
-  /// before_step() has been called for the present step.
-  bool has_begun_ = false;
-  /// The steps that were loaded, and not made.
-  std::int64_t num_loaded_ = 0;
-  /// The metrics at close().
-  PipelineMetrics last_metrics_;
-  Progress last_progress_;
+  Recording recording_;
+  /// The metrics and the progress at close().
+  std::pair<PipelineMetrics, Progress> at_close_;
   std::unique_ptr<Pipeline> model_;
   std::unique_ptr<ModelAverage> average_;
   HomeProcess home_;

@@ -135,7 +135,7 @@ void Engine::load_from(const TensorSource& source, const std::vector<OtherTensor
   StateLoader loader(source);
   const std::int64_t before = model().progress().num_steps;
   visit(loader, others);
-  num_loaded_ += model().progress().num_steps - before;
+  recording_.num_loaded += model().progress().num_steps - before;
   loader.check_all_loaded(kOfTheProgram);
 }
 

@@ -28,6 +28,14 @@ namespace gossamer {
 inline constexpr std::int64_t kGroupBytes = std::int64_t{16} << 20;
 inline constexpr std::size_t kMostInGroup = 32;
 
+/// The groups of all buckets, in their order.
+struct UpdateGroups {
+  std::vector<std::span<Bucket>> all;
+  /// The scratch memory of take_squares(); the work of the groups uses it in turn. Empty on
+  /// processors.
+  Buffer squares_scratch;
+};
+
 /// Cuts buckets into groups of at most `group_bytes`, in their order. The buckets of a group have
 /// one optimizer and the same types. On a stream that works inside the call every bucket is a
 /// group, because there are no launches. The buckets must outlive the groups, and stay where they

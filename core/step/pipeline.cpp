@@ -103,16 +103,17 @@ void Pipeline::make_lanes() {
   // In rounds to come some ranks may exchange while others do not.
   communicator_.connect();
   // For the sum of flags of GradientPolicy::decide_step().
-  reserved_ = communicator_.reserve(1, DType::kFloat64, 2);
-  lanes_ = std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
-                                                 .communicator = communicator_,
-                                                 .topology = config_.exchange.topology,
-                                                 .codec = config_.exchange.codec,
-                                                 .shares_memory = config_.exchange.shares_memory,
-                                                 .waits_whole = communicator_.is_elastic(),
-                                                 .metrics = metrics_,
-                                                 .simd = config_.simd,
-                                                 .timeline = config_.timeline});
+  in_world_.reserved = communicator_.reserve(1, DType::kFloat64, 2);
+  in_world_.lanes =
+      std::make_unique<PeerLanes>(LaneSetup{.stream = stream_,
+                                            .communicator = communicator_,
+                                            .topology = config_.exchange.topology,
+                                            .codec = config_.exchange.codec,
+                                            .shares_memory = config_.exchange.shares_memory,
+                                            .waits_whole = communicator_.is_elastic(),
+                                            .metrics = metrics_,
+                                            .simd = config_.simd,
+                                            .timeline = config_.timeline});
 }
 
 template <class Part>
@@ -166,21 +167,22 @@ void Pipeline::make_buckets(std::vector<ParameterMemory> memory) {
     }
     first_entry += std::ssize(entries);
   }
-  groups_ = groups_of(buckets_, stream_, config_.group_bytes);
-  squares_scratch_ = stream_.allocate(squares_scratch_numel(stream_, groups_), DType::kFloat64);
+  groups_.all = groups_of(buckets_, stream_, config_.group_bytes);
+  groups_.squares_scratch =
+      stream_.allocate(squares_scratch_numel(stream_, groups_.all), DType::kFloat64);
   if (!detached_) make_algorithm();
 }
 
 void Pipeline::make_algorithm() {
   algorithm_ = config_.exchange.algorithm.make({.buckets = buckets_,
-                                                .lanes = *lanes_,
+                                                .lanes = *in_world_.lanes,
                                                 .progress = progress_,
                                                 .schedule = *config_.schedule,
                                                 .stream = stream_,
                                                 .codec = config_.exchange.codec,
                                                 .simd = config_.simd,
                                                 .pool = &pool_});
-  lanes_->share_memory();
+  in_world_.lanes->share_memory();
   // Allocating may free what an allocator has kept, which waits for the device, and a device may
   // wait for NCCL's operation of a peer. So no rank begins to wait for messages before all have
   // their memory.
@@ -189,7 +191,7 @@ void Pipeline::make_algorithm() {
 
 void Pipeline::drop_algorithm() {
   algorithm_.reset();
-  lanes_->drop_lanes();
+  in_world_.lanes->drop_lanes();
 }
 
 PipelineState Pipeline::state() const {
@@ -233,8 +235,9 @@ void Pipeline::advance() {
       run_or_detach([&](Algorithm& algorithm) { algorithm.gradients_ready(bucket); });
     }
     if (defers()) continue;
-    const std::span<Bucket> group = *std::ranges::lower_bound(
-        groups_, bucket.index(), {}, [](std::span<Bucket> each) { return each.back().index(); });
+    const std::span<Bucket> group =
+        *std::ranges::lower_bound(groups_.all, bucket.index(), {},
+                                  [](std::span<Bucket> each) { return each.back().index(); });
     if (group.back().index() != bucket.index()) continue;
     finish_gradients(group);
     update(group);
@@ -257,7 +260,7 @@ void Pipeline::finish_gradients(std::span<Bucket> group) {
       run_or_detach([&](Algorithm& algorithm) { algorithm.final_gradients(bucket); });
     }
     if (!stream_.immediate()) {
-      take_squares(stream_, group, squares_scratch_.block(), config_.simd, &pool_);
+      take_squares(stream_, group, groups_.squares_scratch.block(), config_.simd, &pool_);
     }
   }
   for (Bucket& bucket : group) {
@@ -281,10 +284,10 @@ void Pipeline::update(std::span<Bucket> group) {
 
 void Pipeline::update_all() {
   if (!config_.rule_sees_whole_step) {
-    for (const std::span<Bucket> group : groups_) update(group);
+    for (const std::span<Bucket> group : groups_.all) update(group);
     return;
   }
-  for (const std::span<Bucket> group : groups_) mix_and_update(group);
+  for (const std::span<Bucket> group : groups_.all) mix_and_update(group);
   apply_external_optimizer(buckets_);
   for (Bucket& bucket : buckets_) send(bucket);
 }
@@ -332,13 +335,13 @@ void Pipeline::send(Bucket& bucket) {
 
 void Pipeline::update_deferred() {
   if (updates_in_turn()) {
-    for (const std::span<Bucket> group : groups_) {
+    for (const std::span<Bucket> group : groups_.all) {
       finish_gradients(group);
       update(group);
     }
     return;
   }
-  for (const std::span<Bucket> group : groups_) finish_gradients(group);
+  for (const std::span<Bucket> group : groups_.all) finish_gradients(group);
   if (completes_norms()) {
     const UpdateTimer timer(metrics_);
     algorithm().shared_states()->complete_norms();
@@ -465,7 +468,7 @@ void Pipeline::drain() {
   // wait_s counts only waits that hold up a step; this one does not.
   const double waited = metrics_.wait_s;
   try {
-    lanes_->drain();
+    in_world_.lanes->drain();
     metrics_.wait_s = waited;
     stream_.synchronize();
     communicator_.check();
@@ -478,7 +481,7 @@ void Pipeline::drain() {
 
 void Pipeline::forget_arrived() {
   if (detached_ || !step_.has_started) return;
-  lanes_->forget();
+  in_world_.lanes->forget();
   algorithm_->forget();
   step_.has_sent = false;
 }
@@ -505,10 +508,12 @@ double Pipeline::gradient_norm() {
   return step_.gradient_norm;
 }
 
-double Pipeline::model_weight() const { return lanes_ ? lanes_->model_weight() : 1.0; }
+double Pipeline::model_weight() const {
+  return in_world_.lanes ? in_world_.lanes->model_weight() : 1.0;
+}
 
 HostSharing Pipeline::host_sharing() const {
-  return lanes_ ? lanes_->host_sharing() : HostSharing();
+  return in_world_.lanes ? in_world_.lanes->host_sharing() : HostSharing();
 }
 
 std::vector<ParameterMemory> Pipeline::memory() const {

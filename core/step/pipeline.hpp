@@ -388,6 +388,14 @@ class Pipeline {
     std::string nonfinite = {};
   };
 
+  /// The members that belong to the communicator's present world; empty while the pipeline is
+  /// detached.
+  struct InWorld {
+    std::unique_ptr<PeerLanes> lanes;
+    /// Memory that the communicator keeps for the pipeline's own sums (Communicator::reserve()).
+    std::shared_ptr<void> reserved;
+  };
+
   /// Tells the logger once that the system keeps ranks of a host from sharing memory.
   void tell_of_messages();
   /// Warns of options of the algorithm that are likely to ruin the run.
@@ -430,7 +438,7 @@ class Pipeline {
   [[nodiscard]] double mean_factor() const;
   /// The algorithm of the present step.
   [[nodiscard]] Algorithm& algorithm() const { return detached_ ? *detached_ : *algorithm_; }
-  /// Connects the communicator of a new world, and makes lanes_ in it.
+  /// Connects the communicator of a new world, and makes the lanes in it.
   void make_lanes();
   /// Collective, unless the pipeline begins detached: makes the buckets of plan(), their lanes and
   /// the algorithm.
@@ -465,7 +473,7 @@ class Pipeline {
   /// Updates all buckets of a step as update() does.
   void update_all();
   /// Decides about the gradients, mixes, and updates unless the rule is the caller's own. `group`
-  /// is one of groups_.
+  /// is one of groups_.all.
   void mix_and_update(std::span<Bucket> group);
   /// Calls the caller's own rule for mixed buckets.
   void apply_external_optimizer(std::span<Bucket> buckets);
@@ -507,19 +515,14 @@ class Pipeline {
   GradientPolicy policy_;
   BucketPlanner planner_;
   std::vector<Bucket> buckets_;
-  /// The buckets that are updated together (update_groups.hpp).
-  std::vector<std::span<Bucket>> groups_;
-  /// For take_squares(); the work of the stream's groups uses it in turn.
-  Buffer squares_scratch_;
+  UpdateGroups groups_;
   std::vector<Place> places_;
-  std::unique_ptr<PeerLanes> lanes_;
+  InWorld in_world_;
   std::unique_ptr<Algorithm> algorithm_;
   /// Takes the algorithm's place where ranks are lost.
   std::unique_ptr<Algorithm> detached_;
   UncommittedStep uncommitted_;
   StepStatus step_;
-  /// Memory that the communicator keeps for the pipeline's own sums (Communicator::reserve()).
-  std::shared_ptr<void> reserved_;
   /// The last member, so that the stream's work is done before any other member is destroyed.
   SynchronizedScope scope_;
 };

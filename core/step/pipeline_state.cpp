@@ -29,14 +29,14 @@ void Pipeline::visit(StateVisitor& visitor) {
   if (visitor.loads()) check_progress();
   double weight = model_weight();
   visitor.number("run/model_weight", weight);
-  if (visitor.loads() && progress_.round() > 0) lanes_->resume(weight);
+  if (visitor.loads() && progress_.round() > 0) in_world_.lanes->resume(weight);
   SharedStates* const shared = algorithm_->shared_states();
   for (Bucket& bucket : buckets_) {
     if (shared != nullptr) shared->gather(bucket);
     bucket.visit(visitor);
     if (shared != nullptr) shared->release(bucket);
   }
-  lanes_->visit(visitor, [this](std::int64_t index) {
+  in_world_.lanes->visit(visitor, [this](std::int64_t index) {
     const Bucket& bucket = buckets_[static_cast<std::size_t>(index)];
     std::vector<std::string> names;
     for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
@@ -111,7 +111,7 @@ void Pipeline::replan(const BucketPlan& plan, std::vector<ParameterMemory> memor
   visit(state);
   // The algorithm refers to the buckets.
   drop_algorithm();
-  groups_.clear();
+  groups_.all.clear();
   buckets_.clear();
   planner_.set_plan(plan);
   make_buckets(std::move(memory));
@@ -154,7 +154,7 @@ void Pipeline::change_algorithm(bool averages, ExchangeOptions next) {
   for (Bucket& bucket : buckets_) bucket.drop_added_states();
   if (averages) average_ranks(weight);
   config_.exchange = std::move(next);
-  lanes_->set_topology(config_.exchange.topology);
+  in_world_.lanes->set_topology(config_.exchange.topology);
   progress_.first_step = progress_.num_steps;
   step_.has_sent = false;
   make_algorithm();

@@ -77,8 +77,8 @@ void Pipeline::commit_now() {
     detached_ = std::make_unique<LocalOnly>(/*updates_at_end=*/true, /*mean_factor=*/1.0);
     restore_gradients();
     if (!stream_.immediate()) {
-      for (const std::span<Bucket> group : groups_) {
-        take_squares(stream_, group, squares_scratch_.block(), config_.simd, &pool_);
+      for (const std::span<Bucket> group : groups_.all) {
+        take_squares(stream_, group, groups_.squares_scratch.block(), config_.simd, &pool_);
       }
     }
     if (policy_.defers()) policy_.decide_step(nullptr);
@@ -140,8 +140,7 @@ void Pipeline::detach() {
   for (Bucket& bucket : buckets_) bucket.set_own_gradients({});
   algorithm_.reset();
   // Their operations own what they still use.
-  lanes_.reset();
-  reserved_.reset();
+  in_world_ = {};
 }
 
 void Pipeline::resume(const Resume& wanted) {

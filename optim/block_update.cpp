@@ -123,6 +123,7 @@ class BlockPass {
 
   /// The step of the elements [range.first, range.last) of the block.
   void run(PartRange range) {
+    const FlushDenormals flush;
     for (const Segment& segment : update_.segments) {
       const PartRange part{std::max(range.first, segment.offset),
                            std::min(range.last, segment.offset + segment.numel)};
@@ -228,13 +229,6 @@ void wait_for_all(const ExchangeWork& exchange, std::int64_t numel) {
   while (exchange.wait_for_more() < numel) continue;
 }
 
-/// The step of the elements [range.first, range.last) of the block.
-void update_range(const OnePassOptimizer& optimizer, const BlockUpdate& update,
-                  const GradientDecision& decision, PartRange range) {
-  const FlushDenormals flush;
-  BlockPass(optimizer, update, decision).run(range);
-}
-
 void update_now(const OnePassOptimizer& optimizer, const BlockUpdate& update) {
   const GradientDecision decision =
       update.decision == nullptr ? GradientDecision{} : *update.decision;
@@ -245,11 +239,11 @@ void update_now(const OnePassOptimizer& optimizer, const BlockUpdate& update) {
     part = {part.last, wait_for_more ? wait_for_more() : numel};
     if (update.pool != nullptr && part.last - part.first >= kLeastShared) {
       update.pool->share(part.last - part.first, kGrain, [&](const PartRange& range) {
-        update_range(optimizer, update, decision,
-                     {part.first + range.first, part.first + range.last});
+        BlockPass(optimizer, update, decision)
+            .run({part.first + range.first, part.first + range.last});
       });
     } else {
-      update_range(optimizer, update, decision, part);
+      BlockPass(optimizer, update, decision).run(part);
     }
   } while (part.last < numel);
 }

@@ -348,10 +348,13 @@ bool PySession::abort(int code, const std::string& reason) {
   return session_ && session_->abort(static_cast<ExitCode>(code), reason);
 }
 
-void add_session(nb::module_& module) {
-  using Free = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<PySession>(module, "Session")
-      .def_prop_ro("is_open", &PySession::is_open)
+namespace {
+
+using Free = nb::call_guard<nb::gil_scoped_release>;
+
+/// The parts of a session, and its members where ranks may be lost.
+void add_members(nb::class_<PySession>& session) {
+  session.def_prop_ro("is_open", &PySession::is_open)
       .def("part", &PySession::part, "color"_a, Free(),
            "Return the session of the ranks that give the same color. Collective.\n\n"
            "Its ranks count from 0, in the order of the whole session, with which it ends and "
@@ -389,8 +392,12 @@ void add_session(nb::module_& module) {
           "Raise PeerLost if ranks are lost, or wait to join.")
       .def("refuse_calls", &PySession::refuse_calls, "refuses"_a,
            "Have collective calls raise PeerLost from now on, or make them again.")
-      .def("reconfigure", &PySession::reconfigure, "step"_a, Free())
-      .def_prop_ro("rank", [](const PySession& session) { return session.world().rank; })
+      .def("reconfigure", &PySession::reconfigure, "step"_a, Free());
+}
+
+/// The place of this rank, and the beginning and the end of its work.
+void add_place(nb::class_<PySession>& session) {
+  session.def_prop_ro("rank", [](const PySession& session) { return session.world().rank; })
       .def_prop_ro("world_size", [](const PySession& session) { return session.world().size; })
       .def_prop_ro("node_size", [](const PySession& session) { return session.world().node_size; })
       .def_prop_ro("local_rank",
@@ -403,7 +410,12 @@ void add_session(nb::module_& module) {
            "Tell ranks that will wait for this one that it begins a step.")
       .def("lift_timeout", &PySession::lift_timeout)
       .def("close", &PySession::close, Free(), "Leave the world. All ranks call it.")
-      .def("abort", &PySession::abort, "code"_a, "reason"_a, Free())
+      .def("abort", &PySession::abort, "code"_a, "reason"_a, Free());
+}
+
+/// The collective calls with values of Python.
+void add_collectives(nb::class_<PySession>& session) {
+  session
       .def(
           "barrier", [](const PySession& session) { session.called().barrier(); }, Free(),
           "Wait until all ranks have come here. Collective.")
@@ -437,6 +449,15 @@ void add_session(nb::module_& module) {
           "Collective.")
       .def("broadcast", &broadcast, "memory"_a, "root"_a = 0, Free())
       .def("average", &average, "values"_a, Free());
+}
+
+}  // namespace
+
+void add_session(nb::module_& module) {
+  nb::class_<PySession> session(module, "Session");
+  add_members(session);
+  add_place(session);
+  add_collectives(session);
   module.def("open_sessions", &open, "backend"_a = "", "num_ranks"_a = 0, "node_size"_a = 0,
              "timeout_s"_a = 300.0, "survives"_a = false, Free());
   module.def(

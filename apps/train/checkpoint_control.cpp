@@ -13,12 +13,11 @@ namespace gossamer::apps {
 
 CheckpointControl::CheckpointControl(const RunConfig& config, const TrainingSetup& setup,
                                      const StepCount& steps, StepRunner& runner,
-                                     const Evaluator& evaluator, RunRecorder& recorder, Visit visit)
+                                     RunRecorder& recorder, Visit visit)
     : config_(config),
       setup_(setup),
       steps_(steps),
       runner_(runner),
-      evaluator_(evaluator),
       recorder_(recorder),
       visit_(std::move(visit)) {}
 
@@ -78,9 +77,9 @@ void CheckpointControl::begin_checkpoint() {
     const AverageScope scope = runner_.model().global_average();
     if (setup_.is_first()) model = copy_to_host(runner_.net());
   }
-  const bool has_best = folder != nullptr && evaluator_.best_step() > 0;
-  checkpointer_->start(steps_.run(), visit_, std::move(model),
-                       has_best ? concat(folder->path(), "/", RunFolder::kBestModel) : "");
+  checkpointer_->start(
+      steps_.run(), visit_, std::move(model),
+      recorder_.has_best_model() ? concat(folder->path(), "/", RunFolder::kBestModel) : "");
 }
 
 std::string CheckpointControl::save() {

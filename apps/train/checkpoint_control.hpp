@@ -20,7 +20,6 @@
 
 #include "apps/train/checkpointer.hpp"
 #include "apps/train/control_sync.hpp"
-#include "apps/train/evaluator.hpp"
 #include "apps/train/run_config.hpp"
 #include "apps/train/run_recorder.hpp"
 #include "apps/train/step_runner.hpp"
@@ -50,8 +49,7 @@ class CheckpointControl {
 
   /// The references must outlive this object.
   CheckpointControl(const RunConfig& config, const TrainingSetup& setup, const StepCount& steps,
-                    StepRunner& runner, const Evaluator& evaluator, RunRecorder& recorder,
-                    Visit visit);
+                    StepRunner& runner, RunRecorder& recorder, Visit visit);
 
   /// The run begins now.
   void begin() { last_checkpoint_ = Clock::now(); }
@@ -133,7 +131,6 @@ class CheckpointControl {
   const TrainingSetup& setup_;
   const StepCount& steps_;
   StepRunner& runner_;
-  const Evaluator& evaluator_;
   RunRecorder& recorder_;
   Visit visit_;
   /// Present while the run trains, if the loop hears signals or the ranks do not go in step.

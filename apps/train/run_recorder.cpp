@@ -196,18 +196,7 @@ void RunRecorder::end_window(bool is_recorded) {
                             .seconds_left = elapsed_s() / static_cast<double>(steps.run()) *
                                             static_cast<double>(steps.total() - steps.run()),
                             .consensus_distance = last_consensus_};
-  Json record = {{"kind", "step"},
-                 {"step", state.step},
-                 {"epoch", static_cast<double>(steps.run() * config_.accumulate) /
-                               static_cast<double>(data_.batches_per_epoch())},
-                 {"lr", state.lr}};
-  if (config_.gradients.nonfinite == NonFinite::kSkip) {
-    num_skipped_ = steps.in_step() ? progress.num_skipped
-                                   : std::llround(sum_of(rows, &WindowFigures::num_skipped));
-    record["skipped_steps"] = num_skipped_;
-  }
-  if (steps.is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
-  record["elapsed_s"] = elapsed_s();
+  Json record = begin_record(state, rows);
   record.update(fields);
   window = {};
   if (setup_.communicator.is_elastic()) unwritten_ = {record};
@@ -219,6 +208,23 @@ void RunRecorder::end_window(bool is_recorded) {
   } else {
     progress_.show(state);
   }
+}
+
+Json RunRecorder::begin_record(const ProgressState& state, const std::vector<WindowFigures>& rows) {
+  const StepCount& steps = data_.steps();
+  Json record = {{"kind", "step"},
+                 {"step", state.step},
+                 {"epoch", static_cast<double>(state.step * config_.accumulate) /
+                               static_cast<double>(data_.batches_per_epoch())},
+                 {"lr", state.lr}};
+  if (config_.gradients.nonfinite == NonFinite::kSkip) {
+    num_skipped_ = steps.in_step() ? runner_.model().engine().progress().num_skipped
+                                   : std::llround(sum_of(rows, &WindowFigures::num_skipped));
+    record["skipped_steps"] = num_skipped_;
+  }
+  if (steps.is_due(config_.consensus_every)) record["consensus_distance"] = *last_consensus_;
+  record["elapsed_s"] = elapsed_s();
+  return record;
 }
 
 void RunRecorder::write_evaluation(const Evaluation& evaluation) {

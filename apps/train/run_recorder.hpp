@@ -45,6 +45,10 @@ class RunRecorder {
   /// The folder, on the rank that is 0 at present; null: on another rank, and before begin().
   [[nodiscard]] RunFolder* folder() { return folder_.get(); }
   [[nodiscard]] const RunFolder* folder() const { return folder_.get(); }
+  /// Whether the folder holds the best model; false on a rank without the folder.
+  [[nodiscard]] bool has_best_model() const {
+    return folder_ != nullptr && evaluator_.best_step() > 0;
+  }
   /// Where the folder is. Known on rank 0, and on all ranks after share_folder() or
   /// set_folder().
   [[nodiscard]] const std::string& folder_path() const { return folder_path_; }
@@ -107,6 +111,9 @@ class RunRecorder {
   using Clock = std::chrono::steady_clock;
 
   [[nodiscard]] Json status(std::string_view state) const;
+  /// The fields of a window's record that are the same on all ranks. `rows`: the figures of the
+  /// ranks.
+  Json begin_record(const ProgressState& state, const std::vector<WindowFigures>& rows);
   /// Writes into the folder while training goes on: an error is a warning, the first of several in
   /// a row alone.
   void write_or_warn(const std::function<void()>& write);

@@ -62,7 +62,7 @@ TrainingLoop::TrainingLoop(const RunConfig& config, const Setup& setup)
                   checkpoints_.add_status(status, faults);
                   survival_.add_status(status);
                 }),
-      checkpoints_(config, setup_, data_.steps(), runner_, evaluator_, recorder_,
+      checkpoints_(config, setup_, data_.steps(), runner_, recorder_,
                    [this](StateVisitor& visitor) { visit(visitor); }),
       survival_(config, setup_,
                 {.data = data_,

@@ -80,7 +80,7 @@ class Rank:
                 self.last = self.sampler.epoch + 2
             self.admitted.append(local_sum(net))
         self.run = None
-        if case == "outer":
+        if case in ("outer", "allreduce"):
             self.run = gs.Run(folder / "run", self.gossip, every=4, progress=False)
 
     def note(self, change):

@@ -195,7 +195,7 @@ def test_other_nodes_begin_from_the_mean_that_was_saved(folder):
 
 
 def test_the_next_rank_0_writes_the_records_of_all_nodes(folder):
-    run = run_of(folder, "outer")
+    run = run_of(folder, "allreduce")
     steps = run.ranks[0]["steps"]
     lines = (run.folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
@@ -213,6 +213,7 @@ def test_the_next_rank_0_writes_the_records_of_all_nodes(folder):
     assert (status["state"], status["members"]) == ("done", [2, 3, 4, 5, 6, 7])
 
 
+@pytest.mark.wide
 def test_momentum_tracking_trains_nodes_that_may_be_lost(folder):
     ranks = run_of(folder, "gradient_tracking").ranks
     first, last, means = zip(*(rank["momentum_tracking"] for rank in ranks), strict=True)

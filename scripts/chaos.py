@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills ranks of a run, and lets others join, as long as it trains. A run that nobody disturbs trains beside it.
+"""Kills ranks of a run, and lets others join, as long as it trains. An undisturbed run trains beside it.
 
     scripts/chaos.py build/release/gossamer configs/quickstart.yaml --steps 200000 --every 15
 
@@ -70,7 +70,7 @@ class Run:
         self.joined.append(self.jobs[-1].pid)
 
     def final(self) -> dict:
-        """The last record. Ends the program where a rank has failed that nobody has killed."""
+        """The last record. Ends the program where a rank has failed that this script has not killed."""
         while self.is_training():
             time.sleep(0.05)
         # The last one may have come when the run had just ended, and would wait for others.

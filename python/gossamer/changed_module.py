@@ -29,7 +29,7 @@ _OF_OPTIMIZERS = {"m", "v", "accumulator", "momentum"}
 _MASTER_TYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "F32"}
 
 
-# Parameters that nobody has updated in so many steps are named once.
+# A warning names once the parameters that had no update in so many steps.
 STEPS_BEFORE_WARNING = 10
 
 

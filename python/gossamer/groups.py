@@ -123,7 +123,7 @@ class WrappedOptimizer:
         factors: list[float],
         gradients: list[tuple[int, Any]],
     ) -> None:
-        """Update the parameters of one bucket in Python, or those of all.
+        """Update the parameters of one bucket, or of all buckets, in Python.
 
         Parameters
         ----------

@@ -52,7 +52,7 @@ class Islands:
     place
         This rank's place.
     is_flat
-        Whether a node has no dimension but that of its shards, as under tensor parallelism.
+        Whether the dimension of the shards is the only one of a node, as without tensor parallelism.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Islands:
         Raises
         ------
         ConfigError
-            Where PyTorch connects more ranks than those of a node.
+            Where PyTorch connects more ranks than a node has.
         """
         _check_processes(session)
         check_node(session)

@@ -90,7 +90,7 @@ class _Ranks:
             # nohup, and a shell that starts a job in the background, have signals ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda number, _: self._signals.append(number))
-        # Whoever ignores it gets no exit codes.
+        # A process that ignores SIGCHLD gets no exit codes of its children.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def start(self, command: list[str], environment: dict[str, str]) -> None:

@@ -236,7 +236,7 @@ class QGSGD(EngineOptimizer):
     beta
         The weight of the buffer in a step.
     mu
-        The weight of the old buffer in the new one; None: that of beta.
+        The weight of the old buffer in the new one; None: the value of beta.
     """
 
     engine_name = "qg_sgd"

@@ -217,7 +217,7 @@ class ShardedGossip:
     nodes
         The dimension of the mesh that counts the nodes.
     algorithm, codec, bucket_size_in_mb, options
-        As those of DecentralizedDataParallel, without clipping, nonfinite="skip" and algorithms
+        As in DecentralizedDataParallel, without clipping, nonfinite="skip" and algorithms
         whose ranks make different numbers of steps. A timeline shows the ranks of place 0.
     spread
         Whether place l begins with round l of the topology, so that a node mixes with several nodes

@@ -35,9 +35,9 @@ class ShardedDataParallel(ModelOfIslands):
     Parameters
     ----------
     module, optim_fn, topology, algorithm, options, session, others
-        As those of DecentralizedDataParallel. The optimizer gets DTensors.
+        As in DecentralizedDataParallel. The optimizer gets DTensors.
     mesh, nodes
-        As those of ShardedGossip.
+        As in ShardedGossip.
 
     Raises
     ------

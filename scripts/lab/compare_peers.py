@@ -115,7 +115,7 @@ def ratio(rows, above, below, time):
 def run_case(place, case, args, record):
     rows = {engine: [] for engine in place.engines}
     for turn in range(args.turns):
-        # There and back, so that nobody is always the first.
+        # There and back, so that no engine is always the first.
         for engine in place.engines if turn % 2 == 0 else place.engines[::-1]:
             row = measure(place, engine, case, args.topology)
             rows[engine].append(row)

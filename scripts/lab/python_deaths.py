@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the loss of a Python loop whose ranks die with that of runs that nobody disturbs.
+"""Compares the loss of a Python loop whose ranks die with the loss of undisturbed runs.
 
     export PYTHONPATH=build/python/package
     build/python-venv/bin/python scripts/lab/python_deaths.py --seeds 3 --out runs/deaths

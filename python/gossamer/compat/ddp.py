@@ -75,7 +75,7 @@ class DistributedDataParallel(torch.nn.Module):
     dim, find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph
         Ignored.
     algorithm, topology, codec, options
-        As those of gossamer.DecentralizedDataParallel.
+        As in gossamer.DecentralizedDataParallel.
     session
         The session to train in; None: the current one, or that of initialize_dist().
     **others

@@ -262,7 +262,7 @@ class Trainer(DecentralizedDataParallel):
             )
 
     def _check_replaced(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an optimizer that has a replaced parameter where nobody has the new one."""
+        """Refuse an optimizer with a replaced parameter if no optimizer has the new one."""
         if not self._replaced:
             return
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -329,7 +329,7 @@ class Trainer(DecentralizedDataParallel):
         """Make a step of the others, which changes nothing here but what is mixed. Collective."""
         for p in self._trained.tensors:
             p.grad = None
-        # An optimizer that the engine calls has nothing to update, and tells nobody.
+        # An optimizer that the engine calls has nothing to update, and gives no sign of a step.
         self._is_stepping = True
         try:
             self.finish_step()

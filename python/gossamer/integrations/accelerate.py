@@ -55,7 +55,7 @@ class GossamerAccelerator(Accelerator):
     Parameters
     ----------
     *args, **kwargs
-        Those of Accelerator.
+        Arguments of Accelerator.
     gossamer
         Options of compat.ddp.DistributedDataParallel, as algorithm, topology, codec.
 

@@ -56,7 +56,7 @@ class GossamerStrategy(ParallelStrategy):
     Parameters
     ----------
     **options
-        Those of compat.ddp.DistributedDataParallel, as algorithm, topology, codec.
+        Options of compat.ddp.DistributedDataParallel, as algorithm, topology, codec.
 
     Raises
     ------

@@ -50,7 +50,7 @@ def gossip_of(
     model, optimizer
         What its prepare() has returned.
     **options
-        Those of ShardedGossip, as topology, algorithm, codec.
+        Options of ShardedGossip, as topology, algorithm, codec.
 
     Raises
     ------

@@ -42,7 +42,7 @@ class ShardedGossamerStrategy(ModelParallelStrategy):
     tensor_parallel_size
         The ranks of a node that share a batch.
     **options
-        Those of ShardedGossip, as topology, algorithm, codec.
+        Options of ShardedGossip, as topology, algorithm, codec.
 
     Raises
     ------

@@ -39,7 +39,7 @@ class ShardedGossamerTrainerMixin:
     Parameters
     ----------
     *args, **kwargs
-        Those of the Trainer. The TrainingArguments have ``fsdp=True``, and a NodeParallelism as
+        Arguments of the Trainer. The TrainingArguments have ``fsdp=True``, and a NodeParallelism as
         parallelism_config.
     gossamer
         Options of ShardedGossip, as topology, algorithm, codec.

@@ -57,7 +57,7 @@ class GossamerTrainerMixin:
     Parameters
     ----------
     *args, **kwargs
-        Those of the Trainer.
+        Arguments of the Trainer.
     gossamer
         Options of compat.ddp.DistributedDataParallel, as algorithm, topology, codec.
 

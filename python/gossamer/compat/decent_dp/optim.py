@@ -188,7 +188,7 @@ class AccumAdam(_Accumulating):
     params
         Parameters, or groups of them.
     lr, betas, eps, weight_decay
-        As those of torch.optim.Adam.
+        As in torch.optim.Adam.
     accum_iter
         The number of steps after which the moments change.
     """
@@ -204,7 +204,7 @@ class AccumAdamW(_Accumulating):
     params
         Parameters, or groups of them.
     lr, betas, eps, weight_decay
-        As those of torch.optim.AdamW.
+        As in torch.optim.AdamW.
     accum_iter
         The number of steps after which the moments change.
     """

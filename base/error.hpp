@@ -79,7 +79,7 @@ std::string to_string(const OpLabel& label);
 class CommError : public std::runtime_error {
  public:
   struct Context {
-    /// This rank; -1 when unknown.
+    /// The rank that throws; -1 when it is unknown.
     int rank = -1;
     /// World ranks that this rank was waiting for; empty when unknown.
     std::vector<int> peers = {};

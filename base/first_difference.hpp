@@ -15,7 +15,7 @@ struct LineDifference {
   std::string other;
 };
 
-/// Nothing for texts with the same lines.
+/// The first line that differs; nothing for texts with the same lines.
 std::optional<LineDifference> first_difference(const std::string& one, const std::string& other);
 
 }  // namespace gossamer

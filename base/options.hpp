@@ -67,7 +67,7 @@ class Options {
   std::optional<std::pair<std::int64_t, std::int64_t>> read(const RangeOption& option) const;
   std::optional<std::int64_t> read(const OptionalIntegerOption& option) const;
   std::optional<double> read(const OptionalNumberOption& option) const;
-  /// Nothing for the word.
+  /// The number; nothing for the word.
   std::optional<std::int64_t> read(const IntegerOrWordOption& option) const;
   std::optional<double> read(const NumberOrWordOption& option) const;
   /// The section of a thing that has a name and perhaps options.

@@ -13,7 +13,7 @@ namespace gossamer {
 struct Cohort {
   /// The name tells cohorts apart, also earlier ones. Empty: the process is a cohort of its own.
   std::string name = {};
-  /// From 0 to size - 1; each process has another one.
+  /// The process's number from 0 to size - 1; each process has another one.
   int place = 0;
   int size = 1;
 };

@@ -38,7 +38,7 @@ inline void require_peer(const char* operation, int peer, int rank, int size) {
   throw std::logic_error(concat(operation, ": rank ", rank, " cannot be its own peer"));
 }
 
-/// For communicators that reach devices.
+/// Throws std::logic_error for a block that does not lie in host memory.
 inline void require_on_host(const char* operation, const ConstBlock& block) {
   if (is_on_host(block)) return;
   throw std::logic_error(concat(operation, ": the block must lie in host memory"));
@@ -68,7 +68,7 @@ inline void require_neighbors(const ConstBlock& send, const std::vector<int>& pe
   }
 }
 
-/// Counters of members, as an Operation names them.
+/// The counters of an operation, by member.
 inline std::vector<Awaited> of_world(const Communicator& communicator,
                                      std::vector<Awaited> awaited) {
   for (Awaited& counter : awaited) {

@@ -48,7 +48,7 @@ struct BlockUpdate {
   Block rounded = {};
   /// The optimizer's num_states() blocks, each as large as `parameters`.
   std::array<void*, kMaxStates> states = {};
-  /// In rising order of offsets.
+  /// The segments in rising order of offsets.
   std::vector<Segment> segments = {};
   double lr = 0.0;
   /// The factor for the gradients, in the stream's memory; work given earlier has written it. Null:

@@ -186,7 +186,7 @@ inline constexpr ChoiceOption kCodecName{
     "(outer of all ranks, topk there alone)",
     {.fallback = "fp32", .names = [] { return codec_names(); }}};
 
-/// Null for `fp32`, which sends blocks as they are. Throws ConfigError for an unknown name.
+/// Returns null for `fp32`, which sends blocks as they are. Throws ConfigError for an unknown name.
 const Codec* find_codec(std::string_view name, std::span<const CodecEntry> own = {});
 
 }  // namespace gossamer

@@ -28,9 +28,9 @@ struct DeviceDifferences {
 
 class DifferenceStats {
  public:
-  /// For passes on processors alone.
+  /// Makes figures of passes on processors alone.
   DifferenceStats() = default;
-  /// For the passes of a stream.
+  /// Makes figures of the passes of a stream.
   explicit DifferenceStats(Stream& stream);
   DifferenceStats(const DifferenceStats&) = delete;
   DifferenceStats& operator=(const DifferenceStats&) = delete;

@@ -81,13 +81,13 @@ void enqueue_squares(Stream& stream, SquaresInput input);
 void enqueue_flag(Stream& stream, const ConstBlock& squares, double* flag);
 
 struct DecisionInput {
-  /// For each decision, the squared norms of the gradients that the clip mode looks at.
+  /// The squared norms of the gradients that the clip mode looks at, for each decision.
   std::vector<ConstBlock> squares = {};
   DecisionRule rule = {};
   /// The norm of the last step, as factor_of() takes it; never null.
   const double* last_norm = nullptr;
-  /// Not 0: no rank applies the step. Null: this rank alone decides, by whether `squares` hold a
-  /// NaN.
+  /// A flag: not 0: no rank applies the step. Null: this rank alone decides, by whether `squares`
+  /// hold a NaN.
   const double* flag = nullptr;
   /// Written: as many decisions as `squares` has blocks, one behind the other.
   GradientDecision* decisions = nullptr;

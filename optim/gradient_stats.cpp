@@ -94,7 +94,7 @@ GradientStats stats_of(std::span<const T> values, SimdPath simd, WorkerPool* poo
   for (const double sum : sums) stats.squares += sum;
   stats.finite = std::isfinite(stats.squares);
   if constexpr (sizeof(T) == sizeof(double)) {
-    // Squares of finite doubles may overflow; those of floats cannot.
+    // Squares of finite doubles may overflow; squares of floats cannot.
     if (!stats.finite) {
       stats.finite = std::ranges::all_of(values, [](T value) { return std::isfinite(value); });
     }

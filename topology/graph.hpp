@@ -18,9 +18,9 @@ using Link = std::pair<int, int>;
 /// must name ranks of the world. Throws std::logic_error.
 Round metropolis_round(const std::vector<Link>& links, int world_size);
 
-/// A rank with links to d others keeps 1 / (1 + d) of its value and gives as much to each of them:
-/// columns sum to one (Assran et al., "Stochastic gradient push", ICML 2019, section 3).
-/// Otherwise as metropolis_round().
+/// A rank with links to d others keeps 1 / (1 + d) of its value and gives as much to each of them.
+/// Columns sum to one (Assran et al., "Stochastic gradient push", ICML 2019, section 3). Otherwise
+/// as metropolis_round().
 Round directed_round(const std::vector<Link>& links, int world_size);
 
 /// Whether there is exactly one way from each rank to each other rank, along the messages of an

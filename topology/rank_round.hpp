@@ -43,8 +43,9 @@ struct RankRound {
 RankRound rank_round(const Round& round, int rank);
 
 /// The least number of bytes that each of `num_ranks` ranks must send to exchange a block of
-/// `bytes`. In a pair it is the whole block, in a group of n ranks 2 (n-1) / n of it (Patarasuk and
-/// Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
+/// `bytes`. In a pair this is the whole block, and in a group of n ranks 2 (n-1) / n of it. Source:
+/// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+/// 2009.
 double exchange_bytes(std::int64_t bytes, std::size_t num_ranks);
 
 /// The bytes of a block.

@@ -1,6 +1,6 @@
 #pragma once
-// The table of topologies. Adding one: write its file, declare its factory in registry.cpp, add a
-// row there.
+// The table of topologies. To add a topology: write its file, declare its factory in registry.cpp,
+// add a row there.
 
 #include <memory>
 #include <optional>
@@ -18,7 +18,7 @@ namespace gossamer {
 
 struct TopologyEntry;
 
-/// Makes a topology. `own` are a user's rows, for a topology with others inside.
+/// Makes a topology. `own`: a user's rows, for a topology with others inside.
 using TopologyFactory = std::unique_ptr<Topology>(const World& world, const Options& options,
                                                   std::span<const TopologyEntry> own);
 
@@ -50,7 +50,8 @@ struct WrapperEntry {
 
 std::span<const TopologyEntry> topology_table();
 std::span<const WrapperEntry> wrapper_table();
-// In the functions below, `own` are a user's rows, whose names stand behind the names of the table.
+// In the functions below, `own` holds a user's rows, whose names stand behind the names of the
+// table.
 
 std::vector<std::string> topology_names(std::span<const TopologyEntry> own = {});
 
@@ -60,7 +61,7 @@ inline constexpr ChoiceOption kTopologyName{
                                         }}};
 
 /// Builds a topology by name; `-` and `_` are the same. Throws ConfigError when the name is
-/// unknown, or when the world size is impossible; the message then names the sizes that work and
+/// unknown, or when the world size is impossible. The message then names the sizes that work and
 /// the topologies that fit.
 std::unique_ptr<Topology> make_topology(std::string_view name, const World& world,
                                         const Options& options = Options(),

@@ -43,8 +43,8 @@ struct ConsensusSpeed {
   std::optional<double> spectral_gap;
   std::optional<std::int64_t> exact_after;
   std::optional<RoundCount> rounds_to_thousandth;
-  /// The factor per round by which the distance from the mean shrinks in the long run:
-  /// rho(P - J)^(1 / period); for topologies without a period, ||M(k) - J||_2^(1 / k) at the k that
+  /// The factor per round by which the distance from the mean shrinks in the long run: rho(P -
+  /// J)^(1 / period). For topologies without a period it is ||M(k) - J||_2^(1 / k) at the k that
   /// rounds_to() finds. Nothing where these give nothing.
   std::optional<double> consensus_rate;
 };

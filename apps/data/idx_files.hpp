@@ -15,7 +15,7 @@ struct IdxPair {
 
 struct IdxFiles {
   IdxPair train;
-  /// Nothing when one pair of files serves both training and validation.
+  /// The second pair; nothing when one pair of files serves both training and validation.
   std::optional<IdxPair> validation;
 };
 

@@ -52,7 +52,7 @@ class PackedFile {
   std::vector<std::uint8_t> buffer_;
   /// The part of buffer_ that has been read from the file and not used yet.
   std::span<std::uint8_t> waiting_;
-  /// Null for a plain file.
+  /// The state of zlib; null for a plain file.
   std::unique_ptr<z_stream_s, EndInflate> inflate_;
   bool between_members_ = false;
   std::int64_t offset_ = 0;

@@ -15,8 +15,8 @@ namespace gossamer::apps {
 /// divide evenly are left out. Without `dirichlet_alpha` the shards are independent and identically
 /// distributed.
 ///
-/// With `dirichlet_alpha`, every rank draws its own mixture of labels from Dirichlet(alpha * p),
-/// where p are the shares of the labels in the whole set (Hsu, Qi, Brown, 2019, arXiv:1909.06335).
+/// With `dirichlet_alpha`, every rank draws its own mixture of labels from Dirichlet(alpha * p)
+/// (Hsu, Qi, Brown, 2019, arXiv:1909.06335). Here p are the shares of the labels in the whole set.
 /// With a small alpha a rank sees only few labels. Other programs use the symmetric form
 /// Dirichlet(a, ..., a); for balanced labels it is the same with alpha = a * number of labels. When
 /// all samples of a label have been dealt out, the mixtures of the ranks still drawing go on

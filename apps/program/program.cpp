@@ -45,8 +45,8 @@ const char* allocator_name() { return "jemalloc"; }
 
 void keep_freed_memory() {
 #if defined(__GLIBC__)
-  // glibc before 2.38 cannot reuse the hole that an aligned block of the same size has left
-  // (bug 14581), so a process that keeps larger blocks than this in its heap grows without end.
+  // glibc before 2.38 cannot reuse the hole that an aligned block of the same size has left (bug
+  // 14581). A process that keeps larger blocks than kKeep in its heap would grow without end.
   constexpr int kKeep = 1024 * 1024;
   mallopt(M_MMAP_THRESHOLD, kKeep);
   mallopt(M_TRIM_THRESHOLD, 64 * kKeep);
@@ -80,7 +80,7 @@ std::string version_text() {
 }
 
 /// Under mpirun a process that leaves without MPI takes the others down, perhaps before anybody has
-/// said why. So everybody starts, one rank speaks, and all leave together. When `error` belongs to
+/// said why. So all ranks start, one rank speaks, and all leave together. When `error` belongs to
 /// one rank alone, the others are in their first all_or_none(), and learn of it there.
 int leave_together(const std::string& to_stdout, std::string error, ExitCode code) {
   while (error.ends_with('\n')) error.pop_back();

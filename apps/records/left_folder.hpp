@@ -4,8 +4,8 @@
 // ended.
 //
 // The run's lock decides who writes: the system releases it when the writer dies, and the first
-// rank that gets it is the only one. Ranks try in the order of their numbers. The folder must be
-// that of the run (`writer`): on a host that does not share it, another one may have its path.
+// rank that gets it is the only one. Ranks try in the order of their numbers. The folder must
+// belong to the run (`writer`): on a host that does not share it, another folder may have its path.
 // Thread safe. Errors: none; a folder that cannot be written stays as it is.
 
 #include <chrono>

@@ -18,11 +18,11 @@ struct WindowFigures {
   double num_losses = 0.0;
   double first_loss = 0.0;
   double samples = 0.0;
-  /// In steps, without logging and evaluation.
+  /// Seconds in steps, without logging and evaluation.
   double seconds = 0.0;
   double wait_s = 0.0;
   double steps = 0.0;
-  /// Since the run began.
+  /// Steps since the run began.
   double all_steps = 0.0;
   double num_skipped = 0.0;
 };
@@ -30,7 +30,7 @@ struct WindowFigures {
 /// A rank's figures of a whole run.
 struct RunFigures {
   double forward_s = 0.0;
-  /// Without waiting and update, which happen inside the backward pass.
+  /// The time without waiting and update, which happen inside the backward pass.
   double backward_s = 0.0;
   double wait_s = 0.0;
   double update_s = 0.0;
@@ -61,7 +61,7 @@ struct Summary {
   /// All ranks together.
   double samples_per_s = 0.0;
   double forward_ms = 0.0;
-  /// Without waiting and update, which happen inside the backward pass.
+  /// The time without waiting and update, which happen inside the backward pass.
   double backward_ms = 0.0;
   double wait_ms = 0.0;
   double update_ms = 0.0;
@@ -77,7 +77,7 @@ struct Summary {
   std::vector<double> rank_update_ms = {};
 };
 
-/// `steps`: those of the run.
+/// `steps`: the steps of the run.
 Summary summary_of(const std::vector<RunFigures>& ranks, std::int64_t steps);
 /// The record of the kind `final`, without an evaluation.
 nlohmann::ordered_json to_json(const Summary& summary);

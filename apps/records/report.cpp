@@ -82,7 +82,8 @@ double last_in_steps(const RunRecord& run, const std::string& key) {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-/// A number of the last evaluation; before the first one, that of the last record of a step.
+/// A number of the last evaluation; before the first evaluation, the number of the last record of a
+/// step.
 double newest(const RunRecord& run, const std::string& key) {
   const double value = number_in(last_evaluation(run), key);
   return std::isfinite(value) ? value : last_in_steps(run, key);

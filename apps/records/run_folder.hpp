@@ -58,9 +58,9 @@ enum class IfFinished : std::uint8_t {
 
 /// What a user does about a folder that is refused.
 struct FolderWords {
-  /// Before the path of another folder.
+  /// The text before the path of another folder.
   std::string_view keep = "type run.output_dir=";
-  /// Before the path of the refused folder.
+  /// The text before the path of the refused folder.
   std::string_view go_on = "type --resume ";
   std::string_view replace = "type --overwrite";
 };

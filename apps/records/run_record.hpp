@@ -30,7 +30,7 @@ struct RunRecord {
   std::vector<nlohmann::ordered_json> steps;
   std::vector<nlohmann::ordered_json> evaluations;
   std::vector<nlohmann::ordered_json> changes;
-  /// Null before the end of the run.
+  /// The last record; null before the end of the run.
   nlohmann::ordered_json final_record;
   /// Where the file of log.timeline may be; empty if there is none. read_timeline() reads it.
   std::vector<std::string> timeline_paths;
@@ -39,7 +39,7 @@ struct RunRecord {
   [[nodiscard]] std::string value(const std::string& key) const;
 };
 
-/// Records of steps that a chart can show.
+/// The most records of steps that a chart can show.
 inline constexpr std::size_t kMostSteps = 2000;
 
 /// Reads the folder of a run. Keeps about `most_steps` of the records of steps, evenly chosen, and
@@ -52,7 +52,7 @@ std::vector<RunRecord> read_runs(const std::vector<std::string>& paths,
 
 // Whatever a file holds, these functions and text_in() return something.
 
-/// A number of a record; NaN if there is none.
+/// A number of a record; NaN if the record lacks it.
 double number_in(const nlohmann::ordered_json& record, const std::string& key);
 /// A number of a list in a record; NaN if there is none.
 double number_in(const nlohmann::ordered_json& record, const std::string& key, std::size_t index);

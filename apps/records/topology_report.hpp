@@ -28,9 +28,9 @@ struct TopologyFigures {
 TopologyFigures topology_figures(const Topology& topology, int world_size,
                                  std::int64_t model_bytes);
 
-/// The number of rounds that write_json() writes: `max_rounds`, by default those of one period, or
-/// 8 of a topology without a period. Throws ConfigError when that is too much to write down, at
-/// once, where topology_figures() may take long.
+/// The number of rounds that write_json() writes: `max_rounds`, by default the rounds of one
+/// period, or 8 of a topology without a period. Throws ConfigError when that is too much to write
+/// down. It throws at once, while topology_figures() may take long.
 std::int64_t rounds_to_write(const Topology& topology, const World& world,
                              std::optional<std::int64_t> max_rounds);
 

@@ -59,7 +59,7 @@ class BatchLoader {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<Made> waiting_;  // guarded by mutex_
-  /// Declared last: its end comes before that of the members above.
+  /// The last member, so that it ends before the members above.
   std::jthread thread_;
 };
 

@@ -15,7 +15,7 @@
 namespace gossamer::apps {
 
 struct ThreadShare {
-  /// At least 1.
+  /// The number of threads, at least 1.
   std::int64_t threads = 1;
   /// A sentence for the log: where the number comes from.
   std::string reason = {};

@@ -12,7 +12,7 @@ namespace gossamer::apps {
 
 class Divergence {
  public:
-  /// A loss this many times that of the beginning is a sign of divergence.
+  /// A loss this many times the loss of the beginning is a sign of divergence.
   static constexpr double kLossGrowth = 1e3;
   /// Models of n ranks that move at random, each by itself, lie sqrt(n) times the norm of their
   /// mean from it. Models this many times farther from it are a sign of divergence.
@@ -21,13 +21,14 @@ class Divergence {
   /// Without a finite loss for so many steps, a run that leaves such steps out learns nothing more.
   static constexpr std::int64_t kStepsNotFinite = 10;
 
-  /// The loss of the run's first step, which is that of the beginning. The first call counts.
+  /// Notes the loss of the run's first step, which is the loss of the beginning. The first call
+  /// counts.
   void begin(double loss);
   /// True if begin() has been called.
   [[nodiscard]] bool has_begun() const { return first_loss_ > 0.0; }
-  /// Without begin(), the first finite loss is that of the beginning.
+  /// Notes the loss of a step. Without begin(), the first finite loss is the loss of the beginning.
   void note_loss(std::int64_t step, double loss);
-  /// `distance`: the consensus distance. `norm`: that of the mean model.
+  /// `distance`: the consensus distance. `norm`: the norm of the mean model.
   void note_consensus(std::int64_t step, double distance, double norm, int num_ranks);
 
   /// True once there has been a sign.

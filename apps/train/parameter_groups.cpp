@@ -45,7 +45,7 @@ std::shared_ptr<const Optimizer> read_own_optimizer(const Options& group,
   return optimizer;
 }
 
-/// The factor of the schedule's rate. `lr` is that of the section.
+/// The factor of the schedule's rate. `lr` is the rate of the section.
 double read_lr_factor(const Options& group, double lr) {
   group.allow("lr");
   if (!group.has("lr")) return 1.0;

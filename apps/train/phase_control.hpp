@@ -34,8 +34,7 @@ class PhaseControl {
   [[nodiscard]] bool measures_now() const;
   /// Collective: changes the topology if consensus control says so after this measurement.
   void note_consensus(const Consensus& consensus);
-  /// The phases are those of the present world from now on. The caller makes the switch to
-  /// method().
+  /// The phases of the present world count from now on. The caller makes the switch to method().
   void enter_world() { phases_ = config_.phases_in(setup_.world); }
   /// The topologies of all phases as one text, by which ranks compare them.
   [[nodiscard]] std::string topologies_text() const;

@@ -27,7 +27,7 @@ bool begins_with_one_of(const std::string& key, std::span<const std::string_view
                              [&](std::string_view text) { return key.starts_with(text); });
 }
 
-/// Whether a key is that of a group of parameters.
+/// Whether a key belongs to a group of parameters.
 bool is_of_group(std::string_view key, std::string_view ending) {
   return key.starts_with("optimizer.groups[") && key.ends_with(ending);
 }

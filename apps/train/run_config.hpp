@@ -61,7 +61,8 @@ struct RunConfig {
   std::int64_t threads = 0;
 
   struct Checkpoints {
-    /// At most one of the two is positive; neither: checkpoints are off.
+    /// At most one of every_steps and every_minutes is positive; if neither is, checkpoints are
+    /// off.
     std::int64_t every_steps = 0;
     double every_minutes = 0.0;
     /// True: the user has chosen one.
@@ -89,7 +90,7 @@ struct RunConfig {
   /// Batches that are made ahead of time.
   std::int64_t prefetch = 0;
 
-  /// At least one.
+  /// The phases of the run, at least one.
   std::vector<RunPhase> phases;
   /// The phases in another world, in which fault.fallback_topology takes the place of topologies
   /// that do not fit.
@@ -123,7 +124,7 @@ struct RunConfig {
   std::optional<TimelineSteps> timeline_steps;
   /// A page is written at the end.
   bool report = true;
-  /// In steps, like the next two; 0: never.
+  /// The steps between two records, evaluations or measurements; 0: there are none.
   std::int64_t log_every = 0;
   std::int64_t consensus_every = 0;
   std::int64_t eval_every = 0;

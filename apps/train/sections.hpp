@@ -334,7 +334,7 @@ struct SectionEntry {
   std::string_view example = {};
 };
 
-/// In the order of configs/reference.yaml.
+/// The sections in the order of configs/reference.yaml.
 std::span<const SectionEntry> section_table();
 
 }  // namespace gossamer::apps

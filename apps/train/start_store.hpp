@@ -1,6 +1,6 @@
 #pragma once
-// Runs a rank that starts without MPI (comm/start/start.hpp): opens the store in which it meets the
-// others, and keeps the store as long as others need it (comm/start/store_use.hpp).
+// Runs a rank that starts without MPI (comm/start/start.hpp). The rank opens the store in which it
+// meets the others, and keeps the store as long as others need it (comm/start/store_use.hpp).
 //
 // Thread safety: as the Store's.
 

@@ -66,7 +66,7 @@ class StepCount {
   class LaterSchedule;
 
   std::int64_t total_;
-  /// Null where the ranks do not go in step.
+  /// The schedule; null where the ranks do not go in step.
   std::shared_ptr<LaterSchedule> later_;
   /// Null: the ranks go in step.
   std::shared_ptr<CommonSchedule> common_;

@@ -83,13 +83,13 @@ class StepRunner {
   [[nodiscard]] Model& net() { return *net_; }
   [[nodiscard]] TrainingDevice& device() { return device_; }
   [[nodiscard]] const LossEntry& loss() const { return loss_; }
-  /// Null without log.timeline.
+  /// The timeline; null without log.timeline.
   [[nodiscard]] Timeline* timeline() const {
     return step_timeline_ ? step_timeline_->timeline().get() : nullptr;
   }
-  /// Empty without log.timeline.
+  /// The recording of steps; empty without log.timeline.
   [[nodiscard]] std::optional<StepTimeline>& step_timeline() { return step_timeline_; }
-  /// Empty without train.ema.
+  /// The moving average; empty without train.ema.
   [[nodiscard]] std::optional<ModelEma>& ema() { return ema_; }
   [[nodiscard]] TrainingWindow& window() { return window_; }
   [[nodiscard]] StepTimes& times() { return times_; }

@@ -101,10 +101,11 @@ class SurvivalControl {
   [[nodiscard]] Furthest find_furthest() const;
   /// Collective: the ranks learn from rank 0 how the run has gone so far. `step`: Furthest::step.
   void introduce(std::int64_t step);
-  /// Collective. What the ranks have in common becomes that of the furthest rank.
+  /// Collective. The ranks take over what the furthest rank has of the things that ranks have in
+  /// common.
   void adopt(const Furthest& furthest);
   void visit_common(StateVisitor& visitor);
-  /// On rank 0: has the folder, perhaps in place of a rank that is lost.
+  /// Takes the folder on rank 0, perhaps in place of a rank that is lost.
   void take_over_folder();
   /// Tells the user and the folder who is in the world. `seconds`: the time that was lost.
   void tell_members(const std::string& reason, double seconds);

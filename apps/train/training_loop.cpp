@@ -309,7 +309,7 @@ void TrainingLoop::finish() {
 }
 
 void TrainingLoop::visit(StateVisitor& visitor) {
-  // State is that of the phase's algorithm.
+  // The saved state belongs to the phase's algorithm.
   phases_.visit(visitor);
   runner_.visit_model(visitor);
   data_.visit_changes(visitor);

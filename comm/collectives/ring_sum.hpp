@@ -7,7 +7,7 @@
 // The block has n shards, one for each rank, and a shard has pieces. In n - 1 passes every shard
 // collects its sum. A rank sends its own values of its own shard first. Then it adds its own values
 // to each piece that arrives, and sends the piece on. In n - 1 more passes each finished shard goes
-// round, and everybody keeps a copy. A shard's sum begins at its own rank and follows the ring. So
+// round, and every rank keeps a copy. A shard's sum begins at its own rank and follows the ring. So
 // the order of adding depends on the group, its hosts and the size alone, and all ranks have the
 // same bits, on every backend.
 //

@@ -21,7 +21,7 @@ class RankDevice {
 
  private:
   std::unique_ptr<Stream> compute_;
-  /// Null on processors.
+  /// The communicator that stages blocks; null on processors.
   std::unique_ptr<Communicator> staged_;
   Communicator* communicator_;
 };

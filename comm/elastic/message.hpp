@@ -33,7 +33,7 @@ struct Entry {
 using Message = std::variant<Report, Epoch, AskToJoin, Entry, Refuse>;
 
 std::string encode(const Message& message);
-/// Nothing for texts that no member sends.
+/// The message of a text; nothing for texts that no member sends.
 std::optional<Message> decode(const std::string& text);
 
 }  // namespace gossamer::membership

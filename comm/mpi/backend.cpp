@@ -168,7 +168,7 @@ class MpiCommunicator : public ProcessCommunicator {
 
   std::unique_ptr<Communicator> split(int color) override {
     // MPI_Comm_split has no nonblocking form. Gathering first brings all members here under the
-    // watchdog, so that the blocking call after it finds everybody.
+    // watchdog, so that the blocking call after it finds all ranks.
     const std::vector<std::string> colors = gather(std::to_string(color), {.what = "split"});
     auto part = std::make_shared<MpiGroup>();
     const auto call = [this, color, part] {

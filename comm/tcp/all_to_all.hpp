@@ -15,9 +15,9 @@
 
 namespace gossamer::tcp {
 
-/// Every member gets the bytes of all members, in ceil(log2 n) rounds (Bruck et al., "Efficient
-/// algorithms for all-to-all communications in multiport message-passing systems", 1997): in round
-/// r a member sends the bytes that it has to the member 2^r places before it.
+/// Every member gets the bytes of all members, in ceil(log2 n) rounds. In round r a member sends
+/// the bytes that it has to the member 2^r places before it. Source: Bruck et al., "Efficient
+/// algorithms for all-to-all communications in multiport message-passing systems", 1997.
 class AllToAll {
  public:
   /// `sizes[i]`: bytes of the member i places after this one; `own` are this member's.

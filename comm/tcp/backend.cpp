@@ -147,10 +147,10 @@ class TcpCommunicator : public ProcessCommunicator {
   using MakeSum = std::unique_ptr<Operation> (*)(GroupPtr, std::uint64_t, ConstBlock, Block);
 
   [[nodiscard]] MakeSum sum_of(std::int64_t bytes) const {
-    // From so many bytes for each member, shards are better than everything for everybody.
+    // From so many bytes for each member, shards are better than all blocks for all members.
     constexpr std::int64_t kLeastShard = std::int64_t{8} << 10U;
-    // A member gets at most so many bytes where everybody gets all blocks. Up to eight members this
-    // is no limit.
+    // A member gets at most so many bytes where every member gets all blocks. Up to eight members
+    // this is no limit.
     constexpr std::int64_t kMostGathered = std::int64_t{512} << 10U;
     const std::int64_t least_ring_bytes = context_->least_ring_bytes;
     const bool is_large =

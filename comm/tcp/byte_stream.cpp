@@ -139,9 +139,9 @@ bool ByteStream::write_records(std::span<const std::byte> bytes, std::size_t& to
   while (!bytes.empty()) {
     ERR_clear_error();
     std::size_t written = 0;
-    // One record a call. Given more, OpenSSL sends the rest of a record from the call before,
-    // begins the next one, and tells of neither where that one fails: the peer then has bytes that
-    // this end has not counted.
+    // Each call writes one record. Given more, OpenSSL sends the rest of the last call's record and
+    // begins the next one. If the next one fails, OpenSSL tells of neither, and the peer has bytes
+    // that this end has not counted.
     const std::size_t size = std::min(bytes.size(), kRecordBytes);
     const int result = SSL_write_ex(ssl_.get(), bytes.data(), size, &written);
     if (result != 1) return can_go_on(result);

@@ -38,8 +38,8 @@ class Link {
     std::function<void(const std::string& reason)> lost;
     /// Called when connection `index` is to be made, and only on the end that connects.
     std::function<void(int index)> connect;
-    /// Called when data connection `index` has ended, and is to be made anew after a pause. Only
-    /// where this end connects.
+    /// Called when data connection `index` has ended, and only on the end that connects, which
+    /// makes it anew after a pause.
     std::function<void(int index)> broken;
   };
   struct Config {
@@ -134,7 +134,7 @@ class Link {
   /// Frames for the control connection.
   std::string outbox_;
   std::shared_ptr<Control> control_;
-  /// By index, from 1 on; as many as have been needed.
+  /// The channels by index, from 1 on; as many as have been needed.
   std::vector<std::unique_ptr<Channel>> channels_;
   int num_open_ = 0;
   int num_asked_for_ = 0;

@@ -51,7 +51,7 @@ std::unique_ptr<Operation> make_messages(GroupPtr group, std::vector<Post> sends
 /// `texts` is filled when the operation is over.
 std::unique_ptr<Operation> make_gather(GroupPtr group, std::uint64_t number, std::string text,
                                        std::shared_ptr<std::vector<std::string>> texts);
-/// The sum in rank order, for small blocks: everybody gets all blocks.
+/// The sum in rank order, for small blocks: every member gets all blocks.
 std::unique_ptr<Operation> make_small_sum(GroupPtr group, std::uint64_t number, ConstBlock send,
                                           Block receive);
 /// The sum by halves, for blocks of middle size (shard_sum.cpp).

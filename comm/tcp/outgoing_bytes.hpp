@@ -55,7 +55,7 @@ class OutgoingBytes {
     /// The position of the header.
     std::uint64_t begin = 0;
     Header header = {};
-    /// Null when the message is over, and `copy` has the bytes.
+    /// The message; null when it is over, and `copy` has the bytes.
     MessagePtr message = {};
     const std::byte* from = nullptr;
     std::uint64_t length = 0;

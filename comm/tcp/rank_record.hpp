@@ -35,9 +35,9 @@ std::string memory_domain();
 std::uint64_t run_number(const std::string& run);
 
 struct MetRanks {
-  /// In the order of the ranks.
+  /// The records in the order of the ranks.
   std::vector<RankRecord> records;
-  /// This one's place among them.
+  /// The place of this process among the records.
   int rank = 0;
 };
 

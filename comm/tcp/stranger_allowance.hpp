@@ -45,7 +45,7 @@ class StrangerAllowance {
   std::map<std::string, Account> accounts_;
   /// When it has last looked for accounts that need not be remembered.
   Time last_look_ = {};
-  /// In a row.
+  /// The number of strangers that were refused in a row.
   int num_refused_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Compiled alone: the kernel's header has more figures than that of the C library, and both cannot
-// be included together.
+// Compiled alone: the kernel's header has more figures than the C library's, and both cannot be
+// included together.
 
 #include "comm/tcp/tcp_figures.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 // TLS 1.3 between the ranks of a run. There are no certificates: both ends prove that they know the
-// run's secret (RFC 8446, external pre-shared keys with ephemeral Diffie-Hellman, so a secret that
-// leaks later opens no recorded connection).
+// run's secret (RFC 8446, external pre-shared keys). The keys of a connection come from an
+// ephemeral Diffie-Hellman exchange, so a secret that leaks later opens no recorded connection.
 //
 // Thread safety: none. Errors: CommError.
 

@@ -6,9 +6,10 @@
 // the time limit of a message ends the run.
 //
 // News (a rank has failed, is lost, or leaves) goes from rank to rank over the connections that
-// exist: who hears something for the first time tells it to all its peers. The backend's first
-// operation connects each rank with those 1, 2, 4, ... ranks away, so news reaches everybody soon,
-// and every rank has peers that notice its end. The first failure counts, and service() throws it.
+// exist: a rank that hears something for the first time tells it to all its peers. The backend's
+// first operation connects each rank with the ranks that are 1, 2, 4, ... places away. So news
+// reaches all ranks soon, and every rank has peers that notice its end. The first failure counts,
+// and service() throws it.
 //
 // Protocol: the progress worker calls service() in every turn, and the operations post messages.
 // When the worker fails it calls abandon(), and no block is touched any more. When it has stopped,
@@ -45,7 +46,7 @@ class Transport {
   /// Where a rank is.
   struct Peer {
     asio::ip::tcp::endpoint endpoint;
-    /// Empty where its memory cannot be reached.
+    /// The memory of the rank; empty where it cannot be reached.
     ProcessMemory memory = {};
   };
   struct Config {
@@ -62,7 +63,7 @@ class Transport {
     double timeout_s = 300.0;
     std::shared_ptr<Attendance> attendance = {};
     Logger logger = {};
-    /// By which the peers on this host find this process.
+    /// The mark by which the peers on this host find this process.
     MemoryMark memory_mark = {};
     /// Where a run goes on without failed ranks: tells whether the members change, and failures of
     /// other ranks become a PeerLost. Null: all ranks end together.
@@ -154,7 +155,7 @@ class Transport {
   std::shared_ptr<SocketBell> bell_;
   std::unique_ptr<Listener> listener_;
   Config config_;
-  /// By rank; null until the first message.
+  /// The links by rank; null until the first message.
   std::vector<std::unique_ptr<Link>> links_;
   std::set<std::tuple<NewsKind, int>> heard_;
   /// The news for links that are made later.

@@ -30,7 +30,7 @@ class Attendance {
       return has_left_.at(static_cast<std::size_t>(rank)).load();
     });
   }
-  /// `rank` has begun so many steps; negative: nobody knows.
+  /// `rank` has begun so many steps; negative: the number is not known.
   void tell_steps(int rank, std::int64_t num_steps) {
     num_told_.at(static_cast<std::size_t>(rank)).store(num_steps + 1, std::memory_order_relaxed);
   }

@@ -137,7 +137,7 @@ class ProgressWorker {
     double timeout_s = 300.0;
     /// Seconds without progress after which the worker warns.
     double notice_s = 60.0;
-    /// Seconds without progress after which it warns where a rank is behind; see above.
+    /// Seconds without progress after which the worker warns where a rank is behind.
     double patience_s = 8.0;
     /// Seconds beyond the timeout after which callers take a worker for stuck; a diagnosis must fit
     /// in.
@@ -217,11 +217,12 @@ class ProgressWorker {
     double waited_s = 0.0;
     /// How far the operation had come when the worker last asked it.
     Progress progress = {};
-    /// For how long all those have left; empty: not all have.
+    /// Seconds since all peers that the operation waits for have left; empty: not all have.
     std::optional<double> left_s = {};
     /// The end of the work that prepare() or finish() has given to a stream.
     EventPtr under_way = {};
-    /// Last, so that it goes first: while it ends it may still touch what the context owns.
+    /// The last member, so that it is destroyed first: at its end it may touch what the context
+    /// owns.
     std::unique_ptr<Operation> operation;
   };
 

@@ -13,8 +13,8 @@
 //   end_step()
 //
 // Buckets come in bucket order, the same on every rank. On a stream that lags behind, neighbouring
-// small buckets are a group (core/bucket/update_groups.hpp): the pipeline then makes each of the
-// last three calls for all buckets of the group before it makes the next one. Two conditions defer
+// small buckets are a group (core/bucket/update_groups.hpp). The pipeline then makes each of the
+// last three calls for all buckets of the group before it makes the next call. Two conditions defer
 // updates to the end of the backward pass: updates_at_end(), and GradientPolicy::defers() (as with
 // clipping by the global norm). The pipeline then calls gradients_ready() for the buckets as they
 // come, and the other three calls later. If GradientPolicy::defers(), or if norms are to be

@@ -9,16 +9,16 @@
 // the idea without weights). A message holds the whole model and leaves at the end of a step. Since
 // no rank waits for it, this costs no time.
 //
-// Fast ranks pull the models towards their own data: with r_j steps of rank j in the time of one
-// step, the models go to the minimum of sum over j of r_j f_j. `rate_correction: true` multiplies a
+// Fast ranks pull the models towards their own data. If rank j makes r_j steps in a unit of time,
+// the models go to the minimum of the sum over j of r_j f_j. `rate_correction: true` multiplies a
 // rank's updates by the mean number of steps that the ranks have made since its last update, which
-// the messages tell. Then every rank's updates weigh the same in the long run, and those of a slow
-// rank are large.
+// the messages tell. Then every rank's updates weigh the same in the long run, and a slow rank
+// makes large updates.
 //
 // When the exchange closes, all messages are mixed into the models, so nothing is under way
-// afterwards, and there is nothing to forget. Saved state: that of the exchange, which is the
-// mass of the rank (run/mass) and its share of all steps (run/share_of_steps), and the steps that
-// its updates stand for (run/steps_applied).
+// afterwards, and there is nothing to forget. The saved state of a rank is its mass (run/mass), its
+// share of all steps (run/share_of_steps), and the steps that its updates stand for
+// (run/steps_applied).
 
 #include <algorithm>
 #include <optional>

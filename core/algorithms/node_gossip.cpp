@@ -1,6 +1,6 @@
-// Gossip between nodes. The ranks of a node hold equal parameters: they average their gradients in
-// every step, and rank l of a node exchanges only shard l of each bucket with rank l of the peer
-// nodes:
+// Gossip between nodes. The ranks of a node hold equal parameters, because they average their
+// gradients in every step. Rank l of a node exchanges only shard l of each bucket, with rank l of
+// the peer nodes:
 //
 //   x' = W x - u(mean gradient of the node)
 //

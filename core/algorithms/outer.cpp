@@ -300,9 +300,10 @@ constexpr double kMostGainInEveryStep = 5.0;
 /// and a move no longer grows with the learning rate. A large momentum then costs little.
 constexpr std::int64_t kLongPeriod = 32;
 
-/// Above it the models of pairs drift apart, whatever they learn. Where ranks meet one peer after
-/// the other, a difference between two halves of the ranks is undone in one round and grows in the
-/// others: on one-peer-exp from 0.71 on with 8 ranks, and from 0.55 on with 16.
+/// Above this momentum the models of pairs drift apart, whatever they learn. Ranks meet one peer
+/// after the other, so one round undoes a difference between two halves of the ranks, and the other
+/// rounds let it grow. On one-peer-exp it grows from 0.71 on with 8 ranks, and from 0.55 on with
+/// 16.
 constexpr double kMostMomentumOfPairs = 0.55;
 
 std::string warning_about(const OuterOptions& options) {

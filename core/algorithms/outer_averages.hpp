@@ -101,7 +101,7 @@ class OuterAverages {
   BucketLanes lanes_;
   /// The lanes of whole models. Used only with sends_moves_.
   BucketLanes model_lanes_;
-  /// Empty, unless sends_moves_.
+  /// The moves of each bucket; empty unless sends_moves_.
   PerBucket<Moves> moves_;
   /// Averages that begin in the `every` steps from here on are of models. The same on all ranks.
   std::int64_t models_from_;

@@ -68,7 +68,7 @@ class SharedMoments {
     bool starts_early;
     std::int64_t every;
     BucketLanes lanes;
-    /// Empty in buckets that do not share the state.
+    /// The states; empty in buckets that do not share the state.
     PerBucket<Buffer> states;
   };
 

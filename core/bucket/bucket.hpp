@@ -67,7 +67,8 @@ class Bucket {
   /// keep_shard() was called.
   [[nodiscard]] const Shard& shard() const { return shard_; }
   [[nodiscard]] bool holds_all() const { return shard_.numel == spec_.numel; }
-  /// Where shards may begin, if the optimizer needs whole parameters; empty: anywhere.
+  /// The places at which shards may begin, if the optimizer needs whole parameters; empty: any
+  /// place.
   [[nodiscard]] std::vector<std::int64_t> shard_borders() const;
   /// Goes on with the states of other elements. New ones are zero; the others keep their values.
   /// Not inside a step, and while there are no states of add_state().
@@ -182,7 +183,7 @@ class Bucket {
     std::int64_t rows = 0;
     double weight_decay = 0.0;
     double lr_factor = 1.0;
-    /// Null: the bucket's.
+    /// The optimizer of the parameter; null: the bucket's.
     std::shared_ptr<const Optimizer> optimizer = {};
     std::optional<ParameterSettings> settings = {};
     /// Updates of this parameter so far.

@@ -154,7 +154,7 @@ class GradientPolicy {
   Stream& stream_;
   double scale_ = 1.0;
   Buffer squares_;
-  /// For add_norms_of(); empty before its first call.
+  /// The sums of add_norms_of(); empty before its first call.
   Buffer sums_;
   /// The decisions of all buckets, then the unscaled decisions of all buckets.
   Buffer decisions_;

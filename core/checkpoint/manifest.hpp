@@ -18,11 +18,11 @@ struct Manifest {
   /// Steps that are done.
   std::int64_t step = 0;
   int world_size = 0;
-  /// In a run that goes on when ranks die: the members by their ranks. Else empty.
+  /// The members by their ranks, in a run that goes on when ranks die; else empty.
   std::vector<std::int64_t> members = {};
   /// The values that a resumed run must share with the saved run, by key of the configuration.
   std::map<std::string, std::string> run = {};
-  /// By name in the folder.
+  /// The files by their names in the folder.
   std::map<std::string, FileDigest> files = {};
 };
 

@@ -43,9 +43,9 @@ class TensorSource {
 
   /// The name of the source in messages, as the path of a file.
   [[nodiscard]] virtual const std::string& title() const = 0;
-  /// In the order of their values.
+  /// The tensors in the order of their values.
   [[nodiscard]] virtual std::span<const TensorEntry> tensors() const = 0;
-  /// Null if there is none of this name.
+  /// The tensor of this name; null if there is none.
   [[nodiscard]] virtual const TensorEntry* find(std::string_view name) const = 0;
   /// Copies the values of a tensor; `to` has room for num_bytes().
   virtual void read(const TensorEntry& tensor, void* to) const = 0;

@@ -23,9 +23,9 @@ namespace {
 
 constexpr std::string_view kPartial = ".partial-";
 
-/// Opens what has to stay where it is: a device, a pipe, or the file into which a standard stream
-/// of the process goes (/dev/stdout is a link that must not be replaced). Nothing: `path` is none
-/// of these; -1: it cannot be opened.
+/// Opens what has to stay where it is: a device, a pipe, or the file of a standard stream of the
+/// process. For example /dev/stdout is a link that must not be replaced. Nothing: `path` is none of
+/// these; -1: it cannot be opened.
 std::optional<int> open_in_place(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode)) return std::nullopt;

@@ -5,7 +5,7 @@
 //
 //   1  Every rank encodes its shard j and sends it to rank j. Rank j decodes the shards of all
 //      ranks and adds them in rank order, in the type of the block.
-//   2  Rank j encodes the sum and sends it to all others. Everybody decodes the same bytes.
+//   2 Rank j encodes the sum and sends it to all others. All ranks decode the same bytes.
 //
 //   result = R(R(x_0) + R(x_1) + ... + R(x_n-1))        R: the codec's rounding
 //

@@ -13,9 +13,9 @@ namespace {
 
 // A ballot has one element for every exponent, and a last one for vetoes.
 constexpr std::int64_t kBallotSize = GridState::kVeto - GridState::kLeastExponent + 1;
-/// Room for differences to grow between a measurement and its use, as a factor. With few steps it
-/// must be small: at 4, differences of a single step would keep a grid of 7 steps as it is, and
-/// rounding makes differences of a step wherever values differ at all.
+/// Room for differences to grow between a measurement and its use, as a factor. With few steps the
+/// factor must be small. At 4, differences of a single step would keep a grid of 7 steps as it is.
+/// Rounding makes differences of a step wherever values differ at all.
 double headroom(std::int32_t most_steps) { return most_steps < 32 ? 1.75 : 4.0; }
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 

@@ -1,9 +1,9 @@
 #pragma once
-// The LaneFactory whose lanes send over a Communicator. Each kind of lane is a file: exchanges and
-// sums (plain_lane.hpp), exchanges through shared memory (slot_lane.hpp), encoded exchanges
-// (coded_lane.hpp, with grid_lane.hpp around it), encoded sums (coded_sum_lane.hpp), messages along
-// a tree (tree_lane.hpp), and shards (shard_lane.hpp). Protocol, errors and thread safety:
-// lane.hpp.
+// The LaneFactory whose lanes send over a Communicator. Each kind of lane is a file. Plain blocks:
+// exchanges and sums (plain_lane.hpp), exchanges through shared memory (slot_lane.hpp), messages
+// along a tree (tree_lane.hpp), shards (shard_lane.hpp). Encoded blocks: exchanges (coded_lane.hpp,
+// with grid_lane.hpp around it), sums (coded_sum_lane.hpp). The header lane.hpp has protocol,
+// errors and thread safety.
 
 #include <cstdint>
 #include <functional>

@@ -31,7 +31,7 @@ namespace gossamer {
 /// larger groups sum them.
 struct MostMembers {
   std::int64_t ranks = 0;
-  /// In rounds of two levels, where the members are nodes.
+  /// The needs of rounds of two levels, where the members are nodes.
   std::int64_t nodes = 0;
 };
 
@@ -49,11 +49,11 @@ struct RoundNeeds {
 
 /// The most that any round needs.
 struct MostNeeds {
-  /// For the sums and results inside groups and nodes, which no codec encodes.
+  /// The needs of sums and results inside groups and nodes, which no codec encodes.
   RoundNeeds sums = {};
-  /// For the blocks that go to single ranks or nodes.
+  /// The needs of blocks that go to single ranks or nodes.
   RoundNeeds single = {};
-  /// For both.
+  /// The needs of both kinds.
   RoundNeeds all = {};
 };
 

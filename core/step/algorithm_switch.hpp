@@ -31,7 +31,7 @@ namespace gossamer {
 
 struct AlgorithmSwitch {
   AlgorithmChoice algorithm = {};
-  /// Null if the algorithm needs none.
+  /// The topology; null if the algorithm needs none.
   std::shared_ptr<const Topology> topology = {};
   /// True: all ranks go on from the mean of their models and optimizers' states.
   bool average = false;

@@ -65,7 +65,7 @@
 // calls resume().
 //
 // Streams: all work on memory goes to one stream, in the order of the calls. On a GPU, `outer` with
-// a codec uses a stream of the host as well (outer_averages.hpp); each of the two streams waits for
+// a codec uses a stream of the host as well (outer_averages.hpp). Each of the two streams waits for
 // the results that it needs from the other stream. On a stream that lags behind (a GPU's), the code
 // that writes gradients or reads parameters must do so in the stream's order. The first call of a
 // step waits until the pipeline knows how the last step ended, so the host is never more than one
@@ -120,7 +120,7 @@ class PeerLanes;
 enum class PipelineState {
   /// Before start(): there are no buckets. arrived() and make_plan() are allowed.
   kTracing,
-  /// Between two steps.
+  /// The pipeline is between two steps.
   kReady,
   /// Gradients of a step have arrived, and finish_step() has not been called.
   kInStep,

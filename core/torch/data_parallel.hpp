@@ -138,7 +138,7 @@ class DecentralizedDataParallel {
   /// if progress().num_skipped has grown, all ranks have skipped the last step, and S must shrink.
   [[nodiscard]] Pipeline& engine() const { return core_->engine(); }
 
-  /// For GraphedStep.
+  /// The core, which GraphedStep uses.
   [[nodiscard]] const std::shared_ptr<DataParallelCore>& core() const { return core_; }
 
  private:

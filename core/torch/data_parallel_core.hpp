@@ -281,7 +281,7 @@ class DataParallelCore : public std::enable_shared_from_this<DataParallelCore>,
   InlineStream inline_stream_;
   /// Declared after the stream, because its destructor waits for the stream.
   std::unique_ptr<Pipeline> pipeline_;
-  /// By declared index of the trainable parameters.
+  /// The records of the trainable parameters, by declared index.
   std::vector<Place> places_;
   bool accumulating_ = false;
   /// Backward passes of this step, the current one included.

@@ -36,7 +36,7 @@ ModuleTensors collect_tensors(const torch::nn::Module& module);
 
 /// The optimizer and the numbers with which parameters are updated.
 struct UpdateRule {
-  /// Null only for parameters that are never updated.
+  /// The optimizer; null only for parameters that are never updated.
   std::shared_ptr<const Optimizer> optimizer = {};
   double weight_decay = 0.0;
   /// True: biases and the parameters of normalisation layers are decayed as well.

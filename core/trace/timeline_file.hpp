@@ -3,8 +3,8 @@
 // (https://ui.perfetto.dev) opens.
 //
 // Each rank is a process of the trace. Its thread 0 is the computing thread. Each bucket has a
-// thread for its messages, and more of them where several of its messages are in flight at once. So
-// two spans of a thread lie apart, or one lies inside the other.
+// thread for its messages, and further threads where several of its messages are in flight at once.
+// So two spans of a thread lie apart, or one lies inside the other.
 //
 // No state; any thread may call.
 

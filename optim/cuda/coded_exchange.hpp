@@ -45,7 +45,7 @@ struct CodedExchange {
 /// The differences that one thread has seen.
 template <class T>
 struct SeenDifferences {
-  /// Of plain inboxes; infinite where one is not a number.
+  /// The largest element of plain inboxes; infinite where one is not a number.
   T largest = 0;
   /// size_of_difference() of encoded ones.
   std::uint32_t largest_size = 0;

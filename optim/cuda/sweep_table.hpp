@@ -77,7 +77,7 @@ struct SweepBlock {
   G* rounded = nullptr;
   std::array<T*, kMaxStates> states = {};
   T keep = 1;
-  /// Of SweepTable::inboxes.
+  /// The index of the first inbox in SweepTable::inboxes.
   std::int32_t first_inbox = 0;
   std::int32_t num_inboxes = 0;
   const GradientDecision* decision = nullptr;
@@ -333,9 +333,9 @@ inline bool codes(const ExchangeWork& exchange) {
 /// A part of the step of a block that mixes in at most kMaxInboxes inboxes.
 struct Portion {
   const BlockUpdate& update;
-  /// As in SweepTable.
+  /// The block of SweepTable::source.
   ConstBlock source = {};
-  /// As in CodedExchange.
+  /// The block of CodedExchange::measured.
   ConstBlock measured = {};
   bool adds_up = false;
 };

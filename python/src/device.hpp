@@ -21,7 +21,7 @@ struct Gpu {
   nanobind::object allocate;
 };
 
-/// Nothing stands for the processor.
+/// The device of a GPU; without a GPU, the processor.
 Device device_of(const std::optional<Gpu>& gpu);
 
 /// Throws ConfigError where there is no such GPU. Called with the interpreter's lock.

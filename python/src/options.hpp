@@ -35,7 +35,7 @@ ExchangeOptions read_exchange(const Options& root, const World& world,
 Pipeline::Config read_engine_options(const Options& root, const World& world);
 /// `yaml` names the optimizer and has its numbers.
 std::shared_ptr<const Optimizer> read_optimizer(const std::string& yaml);
-/// Nothing where no timeline is asked for.
+/// The configuration of the timeline; nothing where no timeline is asked for.
 std::optional<StepTimeline::Config> read_timeline(const Options& root, bool is_asynchronous);
 
 }  // namespace gossamer::python

@@ -1,8 +1,8 @@
 // Nodes meet as ranks do in one-peer-exp, at distances 1, 2, 4, ..., but only half of the pairs of
-// nodes at a time: the ranks of such a pair average among each other over the network while those
-// of the other half average inside their node, which keeps links and network cards from being
-// crowded. Source: Wang et al., "From Promise to Practice: Realizing High-performance Decentralized
-// Training", ICLR 2025.
+// nodes meet at a time. The ranks of such a pair average with each other over the network. The
+// ranks of the other nodes average inside their node, which keeps links and network cards from
+// being crowded. Source: Wang et al., "From Promise to Practice: Realizing High-performance
+// Decentralized Training", ICLR 2025.
 //
 // Pairs at one distance are counted by their smaller node; the odd ones meet first, then the even
 // ones. So two rounds per distance, and the exact mean after all of them.

@@ -9,8 +9,8 @@
 //   n_2, ... ranks average, n = n_1 n_2 ..., as digits of a number are gone through one by one.
 // - simple: n in base k + 1 cuts the ranks into parts of a_l (k+1)^p_l ranks. Each part averages
 //   inside. Then the first part meets all later ones: its a_1 blocks of (k+1)^p_1 ranks get the
-//   mean of everybody as the mean of the block, and all later ranks together keep it, too. The
-//   second part does the same with those after it, and so on. Last, blocks average inside.
+//   mean of all ranks as the mean of the block, and all later ranks together keep it, too. The
+//   second part does the same with the parts after it, and so on. Last, blocks average inside.
 // - full: n = p q, p made of small prime factors: p parts of q ranks average by the simple
 //   construction side by side, then ranks of the same place in their parts as a hyper-hypercube.
 //   The shorter one of simple and full is taken.

@@ -1,8 +1,8 @@
 // In round k each rank hears from the one 2^k before it (counted on a circle), k = 0, 1, ...,
 // ceil(log2 n) - 1, and averages. One message per rank and round, for any number of ranks; the
-// exact mean after a period if n is a power of two. Source: the one-peer exponential graph of Ying
-// et al., "Exponential graph is provably efficient for decentralized deep training", NeurIPS 2021,
-// and of Assran et al., "Stochastic gradient push for distributed deep learning", ICML 2019.
+// exact mean after a period if n is a power of two. Sources of the one-peer exponential graph: Ying
+// et al., "Exponential graph is provably efficient for decentralized deep training", NeurIPS 2021;
+// Assran et al., "Stochastic gradient push for distributed deep learning", ICML 2019.
 
 #include <utility>
 

@@ -4,10 +4,10 @@
 // sampling", 2019, with the pairs in a fixed order.
 //
 // Round k pairs (k, k+1), (k+2, k+3), ... around the circle. With an even number of ranks that is
-// the right neighbour, then the left one. With an odd number one rank is left over, rank k-1, so
-// the rest moves on by one rank per round: after n rounds everybody has met both neighbours equally
-// often and has rested once. Moving on by one also mixes fastest: of all step lengths it has the
-// smallest spectral radius per round (compared for n = 3 to 19).
+// the right neighbour, then the left one. With an odd number rank k-1 is left over, so the pairs
+// move on by one rank per round. After n rounds every rank has met both neighbours equally often
+// and has rested once. Moving on by one also mixes fastest: of all step lengths it has the smallest
+// spectral radius per round (compared for n = 3 to 19).
 
 #include <utility>
 

@@ -50,7 +50,7 @@ struct StepBenchOptions {
   std::string model = "mlp";
   /// A name, or a section as in a configuration: `{name: from-file, path: graph.yaml}`.
   std::string topology = "ring";
-  /// For the algorithms that can send encoded blocks.
+  /// The codec of the algorithms that can send encoded blocks.
   std::string codec = "fp32";
   /// Whether ranks of one host share memory (ExchangeOptions).
   bool shares_memory = true;

@@ -77,9 +77,9 @@ class ExchangeSchedule {
 
  private:
   struct Repeated {
-    /// In the first period.
+    /// The exchange in the first period.
     PlannedExchange exchange;
-    /// By how much the round's number grows from period to period.
+    /// The rounds by which the round's number grows from period to period.
     std::int64_t rounds_per_period = 0;
   };
 

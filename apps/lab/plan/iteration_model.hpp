@@ -77,11 +77,12 @@ using TrafficSource = std::function<const Traffic*(std::int64_t k, std::int64_t 
 
 // The predictions throw ConfigError for an impossible model.
 
-/// Predicts steps with the traffic of `source`. `links` are those of the model. `waits_in_step`:
-/// the ranks wait for an exchange in the step that starts it, as all-reduce does.
+/// Predicts steps with the traffic of `source`. `links` are the model's. `waits_in_step`: the ranks
+/// wait for an exchange in the step that starts it, as all-reduce does.
 StepPrediction predict(const StepModel& model, const LinkTable& links, const TrafficSource& source,
                        bool waits_in_step);
-/// `topology` may be null if no lane of the algorithm follows one; `codec` is that of `schedule`.
+/// `topology` may be null if no lane of the algorithm follows one; `codec` is the codec of
+/// `schedule`.
 StepPrediction predict_schedule(const StepModel& model, const ExchangeSchedule& schedule,
                                 const Topology* topology, const Codec* codec);
 /// A step without any communication.

@@ -28,7 +28,8 @@ struct PlanOptions {
   bool on_gpu = false;
   /// The algorithms of the rows; empty: all ways. An algorithm without options has its ways.
   std::vector<AlgorithmChoice> algorithms = {};
-  /// The codec of the rows; null: that of each way, and float32 elements for other algorithms.
+  /// The codec of the rows. Null: each way has its own codec, and other algorithms send float32
+  /// elements.
   const Codec* codec = nullptr;
   /// The rows have float32 elements alone. Not together with `codec`.
   bool is_plain = false;

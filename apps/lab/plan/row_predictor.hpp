@@ -22,7 +22,7 @@ struct Exchanges {
   const Codec* codec = nullptr;
   /// Null: no topology.
   const Place* place = nullptr;
-  /// Of a rare way, the steps between two averages; 0: the algorithm's own period counts.
+  /// The steps between two averages of a rare way; 0: the algorithm's own period counts.
   std::int64_t every = 0;
 };
 
@@ -38,7 +38,7 @@ class RowPredictor {
   /// Ranks of a node in the schedule; exchanges that differ in their places alone have one schedule
   /// for each number.
   [[nodiscard]] static int node_size_of(const Exchanges& exchanges);
-  /// Without `expected_gap` and `exchange_s`.
+  /// Makes a row in which `expected_gap` and `exchange_s` are not set.
   [[nodiscard]] PlanRow row_of(const Exchanges& exchanges, const ExchangeSchedule& schedule) const;
   /// PlanRow::exchange_s.
   [[nodiscard]] double exchange_s(const Exchanges& exchanges,
@@ -55,7 +55,7 @@ class RowPredictor {
   [[nodiscard]] std::string yaml_of(const Exchanges& exchanges) const;
 
   const PlanOptions& options_;
-  /// For rare exchanges.
+  /// The model of steps with rare exchanges.
   StepModel large_;
   std::shared_ptr<const Optimizer> optimizer_;
   double local_s_ = 0.0;

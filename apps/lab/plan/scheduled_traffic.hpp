@@ -15,13 +15,14 @@ namespace gossamer::apps {
 
 class ScheduledTraffic {
  public:
-  /// `topology` may be null if no exchange follows one; `codec` is that of the schedule. All must
-  /// outlive this object.
+  /// `topology` may be null if no exchange follows one; `codec` is the schedule's. All must outlive
+  /// this object.
   ScheduledTraffic(const ExchangeSchedule& schedule, const LinkTable& links,
                    const Topology* topology, const Codec* codec)
       : schedule_(schedule), links_(links), topology_(topology), codec_(codec) {}
 
-  /// Null where the bucket sends nothing in this step. Valid as long as this object.
+  /// The traffic is null where the bucket sends nothing in this step, and valid as long as this
+  /// object.
   const Traffic* of(std::int64_t step, std::int64_t bucket);
 
  private:
@@ -32,7 +33,7 @@ class ScheduledTraffic {
   const LinkTable& links_;
   const Topology* topology_;
   const Codec* codec_;
-  /// By exchanges, with the rounds of the topology's period.
+  /// The traffic by exchanges, with the rounds of the topology's period.
   std::map<std::vector<PlannedExchange>, Traffic> known_;
   /// The answers for [step][bucket]: all ranks ask for the same.
   std::vector<std::vector<std::optional<const Traffic*>>> answers_;

@@ -60,9 +60,9 @@ struct Transfer {
 /// The transfers of one round.
 struct Traffic {
   std::vector<Transfer> transfers = {};
-  /// For each rank, the indices of the transfers that the rank is a member of.
+  /// The indices of the transfers that each rank is a member of.
   std::vector<std::vector<int>> starts = {};
-  /// For each rank, the number of transfers that the rank's exchange waits for.
+  /// The number of transfers that each rank's exchange waits for.
   std::vector<int> num_waits = {};
   /// The number of steps after which the ranks wait for the exchange; 0: they wait in the step that
   /// starts it.

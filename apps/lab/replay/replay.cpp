@@ -139,7 +139,7 @@ class RankReplay {
   std::unique_ptr<Pipeline> pipeline_;
 };
 
-/// The largest deviation of all ranks; of equal ones, that of the lowest rank.
+/// The largest deviation of all ranks; of equal ones, the lowest rank's.
 Deviation largest_over_ranks(Communicator& communicator, const Deviation& mine) {
   const std::vector<std::string> all =
       communicator.all_gather(std::string(reinterpret_cast<const char*>(&mine), sizeof(Deviation)));

@@ -57,7 +57,7 @@ struct StudyGroup {
   Moments bytes_per_step = {};
 };
 
-/// Groups the rows. The order is that of the groups' first rows.
+/// Groups the rows, in the order of the groups' first rows.
 std::vector<StudyGroup> group_over_seeds(const std::vector<StudyRow>& rows);
 
 /// A header line, then one line per row. Numbers have full precision. Labels need no quotes.

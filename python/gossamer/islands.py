@@ -52,7 +52,7 @@ class Islands:
     place
         This rank's place.
     is_flat
-        Whether the dimension of the shards is the only one of a node, as without tensor parallelism.
+        Whether the shards' dimension is a node's only one, as without tensor parallelism.
     """
 
     def __init__(

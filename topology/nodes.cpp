@@ -39,7 +39,7 @@ class BetweenNodes final : public Topology {
 }  // namespace
 
 bool has_fixed_nodes(const Topology& topology) {
-  // Without a period.
+  // So many rounds are checked where the topology has no period.
   constexpr std::int64_t kNumChecked = 64;
   const int node_size = topology.round(0).node_size;
   // Nodes of one rank look like no nodes.

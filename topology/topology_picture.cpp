@@ -31,7 +31,7 @@ struct Point {
   double y = 0.0;
 };
 
-/// At most two digits behind the point.
+/// Writes a number with at most two digits behind the point.
 std::string number(double value) {
   // Adding zero turns -0 into 0.
   return shortest(std::round(100.0 * value) / 100.0 + 0.0);

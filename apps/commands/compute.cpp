@@ -41,7 +41,7 @@ struct ComputeFigures {
   double step_s = 0.0;
   double least_s = 0.0;
   double most_s = 0.0;
-  /// Of the parameters, 4 for each.
+  /// The bytes of the parameters, 4 for each.
   std::int64_t model_bytes = 0;
 };
 

@@ -48,9 +48,9 @@ struct TrainArguments {
   StartOptions start;
   bool dry_run = false;
   bool overwrite = false;
-  /// Empty, `auto`, or the folder of a run.
+  /// The value of --resume: empty, `auto`, or the folder of a run.
   std::string resume;
-  /// Empty or `average`.
+  /// The value of --reshape: empty or `average`.
   std::string reshape;
   /// Empty: the configuration says it.
   std::string timeline;

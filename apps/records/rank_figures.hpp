@@ -58,7 +58,7 @@ struct Summary {
   std::int64_t steps = 0;
   /// Seconds in training steps, without logging and evaluation; mean over ranks.
   double train_s = 0.0;
-  /// All ranks together.
+  /// Samples per second of all ranks together.
   double samples_per_s = 0.0;
   double forward_ms = 0.0;
   /// The time without waiting and update, which happen inside the backward pass.

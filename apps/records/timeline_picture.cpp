@@ -299,7 +299,7 @@ struct Drawing {
   std::set<std::size_t> kinds = {};
 };
 
-/// Empty if there is nothing to draw.
+/// The drawing of a trace; empty if there is nothing to draw.
 Drawing draw(const TraceFile& trace) {
   try {
     if (!trace.is_object() || !trace.contains("traceEvents")) return {};

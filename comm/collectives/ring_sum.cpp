@@ -68,7 +68,7 @@ class RingSum : public Operation {
     return {world_rank(-1), world_rank(1)};
   }
 
-  /// In whole pieces.
+  /// The progress in whole pieces.
   [[nodiscard]] Progress progress() const override {
     const std::int64_t piece_bytes = piece_numel_ * size_of(send_.dtype);
     return {.moved = (num_sent_ + num_received_) * piece_bytes,

@@ -61,7 +61,7 @@ std::string to_text(const Address& address) {
                 address.bytes);
 }
 
-/// Null where the member has no memory to offer.
+/// The address in a text; null where the member has no memory to offer.
 std::optional<Address> address_of(std::string_view text) {
   Address address;
   const char* place = text.data();

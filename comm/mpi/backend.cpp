@@ -224,7 +224,7 @@ class MpiCommunicator : public ProcessCommunicator {
   std::int64_t num_ring_sums_ = 0;
 };
 
-/// For every rank, the lowest rank on its host.
+/// The lowest rank on the host of each rank, by rank.
 std::vector<int> hosts_of_ranks(int rank, int size) {
   MPI_Comm host = MPI_COMM_NULL;
   mpi_check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host),

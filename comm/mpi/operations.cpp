@@ -13,7 +13,7 @@ namespace {
 
 // MPI counts are ints.
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
-// Of messages whose end shows progress.
+// The most bytes of a message whose end shows progress.
 constexpr std::int64_t kTestedBytes = std::int64_t{32} << 20;
 constexpr int kExchangeTag = 1;
 // Behind the tags of sums round a ring (mpi_ring_sum.cpp).
@@ -74,7 +74,7 @@ class MpiRequests {
                                [](MPI_Request request) { return request == MPI_REQUEST_NULL; });
   }
 
-  /// In whole requests.
+  /// The progress in whole requests.
   [[nodiscard]] const Progress& progress() const { return progress_; }
 
  private:

@@ -80,7 +80,7 @@ class MpiRingWire : public RingWire {
   std::shared_ptr<const MpiGroup> group_;
   MPI_Datatype type_;
   int tag_;
-  /// Of this rank on the ring.
+  /// The place of this rank on the ring.
   std::int64_t place_;
   /// By number. MPI keeps no pointer to a request.
   std::vector<MPI_Request> sends_;

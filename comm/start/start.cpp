@@ -153,7 +153,7 @@ class Planner {
     return start;
   }
 
-  /// Where a text comes from.
+  /// The place that a text comes from.
   struct Origin {
     std::string_view where;
     std::string_view key;
@@ -249,7 +249,7 @@ class Planner {
     return slurm();
   }
 
-  /// Without an option that says how.
+  /// The start where no option says how.
   [[nodiscard]] Start by_launcher() const {
     if (!wants_tcp_ && !launch_.is_auto) return {};
     if (launch_.options.num_ranks > 0) {

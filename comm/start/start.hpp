@@ -93,7 +93,7 @@ struct Start {
   /// True: the process of the run that can listen at `place` serves the store there. False: another
   /// process does.
   bool may_serve = false;
-  /// All but the store.
+  /// The options of meeting, all but the store.
   MeetingOptions meeting = {};
   /// True: ranks may die, and others join.
   bool survives = false;

@@ -33,7 +33,7 @@ class SocketBell : public Doorbell {
   }
 
  private:
-  // One thread at a time runs it.
+  // The io context, which one thread at a time runs.
   asio::io_context io_{1};
   // Keeps the io context running, even when no operation waits for a socket.
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};

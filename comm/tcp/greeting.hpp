@@ -62,7 +62,7 @@ class Greeting : public std::enable_shared_from_this<Greeting> {
   /// The frame that is being written, and the one that is being read.
   Header ours_;
   Header theirs_ = {};
-  /// Bytes of the present one.
+  /// Bytes of the present header that have been moved.
   std::size_t num_moved_ = 0;
   /// The hello of the other end, once it has come.
   std::optional<Frame> hello_;

@@ -95,7 +95,7 @@ struct Link::Channel {
   int index = 0;
   /// Null: there is none at present.
   std::shared_ptr<Data> connection = {};
-  /// Of the latest attempt to make it.
+  /// The number of the latest attempt to make the connection.
   std::uint32_t attempt = 0;
   /// Why the last connection has ended; empty: it has not, or there has been none.
   std::string broken = {};
@@ -103,7 +103,7 @@ struct Link::Channel {
   /// What has been read, and how much of it the peer knows.
   std::uint64_t num_read = 0;
   std::uint64_t num_told = 0;
-  /// Of the piece that is being read.
+  /// The header of the piece that is being read.
   Header header = {};
   std::size_t num_header = 0;
   /// The message that the present piece belongs to, and where the rest of the piece shall lie.

@@ -41,7 +41,7 @@ struct Post {
   Block receive = {};
 };
 
-/// All of `sends` and `receives`.
+/// The operation of all messages in `sends` and `receives`.
 std::unique_ptr<Operation> make_messages(GroupPtr group, std::vector<Post> sends,
                                          std::vector<Post> receives, bool is_tagged);
 

@@ -21,9 +21,9 @@ class StrangerAllowance {
   static constexpr double kAtOnce = 1024.0;
   static constexpr double kPerSecond = 20.0;
 
-  /// Whether a connection from there may introduce itself.
+  /// Whether a connection from `address` may introduce itself.
   bool take(const std::string& address, Time now);
-  /// One of those has done so.
+  /// A connection from `address` has introduced itself.
   void give_back(const std::string& address);
   /// The last connections were refused.
   [[nodiscard]] bool is_flooded() const { return num_refused_ >= kFewRefusals; }

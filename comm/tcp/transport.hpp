@@ -51,7 +51,7 @@ class Transport {
   };
   struct Config {
     int rank = 0;
-    /// One for every rank.
+    /// The places of the ranks, one for every rank.
     std::vector<Peer> peers = {};
     /// Connections of other runs and epochs are refused.
     std::uint64_t run = 0;

@@ -214,7 +214,7 @@ class ThreadCommunicator : public Communicator, private SharedMemory {
   std::map<int, std::int64_t> num_exchanges_;
   std::map<int, std::int64_t> num_sent_;
   std::map<int, std::int64_t> num_received_;
-  // For every peer and tag.
+  // The numbers of tagged messages, by peer and tag.
   std::map<int, std::int64_t> num_tagged_sent_;
   std::map<int, std::int64_t> num_tagged_received_;
   std::int64_t num_collectives_ = 0;

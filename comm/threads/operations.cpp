@@ -177,7 +177,7 @@ class OperationSet : public Operation {
 
  private:
   std::vector<std::unique_ptr<Operation>> parts_;
-  /// Of the parts that are over.
+  /// The progress of the parts that are over.
   Progress over_;
 };
 

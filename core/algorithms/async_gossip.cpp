@@ -128,7 +128,7 @@ class AsyncGossip : public Algorithm {
 
   AsyncOptions options_;
   AlgorithmSetup setup_;
-  /// Of the buckets in a message, in bytes.
+  /// The places of the buckets in a message, in bytes.
   PerBucket<std::int64_t> offsets_;
   AsyncExchange* async_exchange_ = nullptr;
   AsyncExchange::Taken taken_;

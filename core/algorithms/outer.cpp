@@ -44,7 +44,7 @@
 namespace gossamer {
 namespace {
 
-/// In the order of the option's words.
+/// The kinds in the order of the option's words.
 enum class Kind : std::uint8_t { kSlowMo, kDiLoCo, kNoLoCo, kGasLoC };
 
 struct OuterOptions {
@@ -57,7 +57,7 @@ struct OuterOptions {
   std::int64_t late = 1;
   double blend = 0.0;
   double error_decay = 1.0;
-  /// In averages.
+  /// The periods of the moments, counted in averages.
   MomentPeriods moments = {};
 
   /// Whether a rank sends something else than its parameters of this moment.

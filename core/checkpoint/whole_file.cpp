@@ -33,7 +33,7 @@ std::optional<int> open_in_place(const std::string& path) {
     struct stat other {};
     const bool is_same =
         fstat(stream, &other) == 0 && other.st_dev == info.st_dev && other.st_ino == info.st_ino;
-    // With the place at which the stream goes on.
+    // The copy keeps the place at which the stream goes on.
     if (is_same) return fcntl(stream, F_DUPFD_CLOEXEC, 0);
   }
   if (S_ISREG(info.st_mode)) return std::nullopt;

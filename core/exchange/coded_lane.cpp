@@ -102,7 +102,7 @@ class CodedLane : public PlainLane {
   /// Memory that the communicator keeps for encoded messages.
   std::shared_ptr<void> reserved_;
   NodeRound coded_nodes_;
-  /// Of the round under way.
+  /// The grid of the round under way.
   Grid grid_ = {};
   /// The grid with which the update that uses the last Intake encodes the next block; null: it does
   /// not encode.

@@ -125,7 +125,7 @@ class Peers {
   const Topology* topology_;
   MostMembers most_members_ = {};
   PushSum push_sum_;
-  /// One period, or the last round asked for.
+  /// The rounds of one period, or the last round asked for.
   std::vector<RankRound> rounds_;
   std::int64_t last_round_ = -1;
   /// This rank's weight by resume(), until the next round().

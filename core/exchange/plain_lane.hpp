@@ -73,7 +73,7 @@ class PlainLane : public Lane {
   bool has_arrived_ = false;
   double update_scale_ = 1.0;
   std::int64_t round_ = -1;
-  /// One for each part.
+  /// The checksums, one for each part.
   std::vector<std::shared_ptr<BlockChecksum>> checksums_;
 };
 

@@ -24,7 +24,7 @@ void visit_tensor(StateVisitor& visitor, const NamedTensor& entry) {
   if (visitor.loads()) entry.tensor.detach().copy_(values);
 }
 
-/// Where the parameters' elements lie, by name.
+/// The layouts of the parameters, by name.
 std::map<std::string, MemoryLayout> layouts_of(const std::vector<NamedTensor>& parameters) {
   std::map<std::string, MemoryLayout> layouts;
   for (const NamedTensor& entry : parameters) {

@@ -10,7 +10,7 @@ namespace gossamer::internal {
 
 /// Elements that are packed and unpacked together.
 inline constexpr std::int64_t kPacked = Codec::kSummandPart;
-/// One byte for each of these elements.
+/// Numbers of kPacked elements, one byte for each.
 using Numbers = std::array<std::uint8_t, kPacked>;
 
 /// to <- the lower halves of `numel` bytes, two in one. If `numel` is odd, `from` has room for one

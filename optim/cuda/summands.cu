@@ -209,7 +209,7 @@ class Sizes {
   }
 
   int lanes_[kPerThread];
-  /// Of this thread.
+  /// The largest element of this thread.
   int largest_ = -1;
   int candidate_ = -1;
   bool are_few_ = false;
@@ -352,7 +352,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Null for codecs that have no kernels.
+/// The kernel of a codec; null for codecs without kernels.
 template <class T>
 auto kernel_of(CodecKernels codec) -> decltype(&work_on_parts<T, TopKParts>) {
   switch (codec) {

@@ -58,7 +58,7 @@ class Phases final : public Topology {
   }
 
  private:
-  /// By `first`, from 0 on.
+  /// The phases in the order of `first`, from 0 on.
   std::vector<PhaseOfRun> phases_;
 };
 

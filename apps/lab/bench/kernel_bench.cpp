@@ -89,7 +89,7 @@ Buffer encoded(Stream& stream, const Buffer& from, const MixingCodec& codec) {
   return to;
 }
 
-/// Of a bucket.
+/// The number of elements of a bucket.
 std::int64_t num_elements(const KernelBenchOptions& options) {
   const double numel = options.bucket_mib * 1024.0 * 1024.0 / sizeof(float);
   if (!(numel >= 1.0 && numel <= 1e12) || options.buckets < 1 || options.per_launch < 1 ||

@@ -121,7 +121,7 @@ class RecordingLanes : public LaneFactory {
     std::size_t index_;
     /// The number of the step that has started the last round; 0: none has.
     std::size_t started_in_ = 0;
-    /// Where that step has the round.
+    /// The place of the round in that step.
     std::size_t place_ = 0;
     bool is_awaited_ = false;
     Buffer sum_;

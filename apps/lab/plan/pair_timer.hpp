@@ -65,7 +65,7 @@ class PairTimer {
   bool together_;
   bool counts_tcp_;
   Buffer sent_;
-  /// One for each block that is under way.
+  /// The inboxes, one for each block that is under way.
   std::vector<Buffer> received_;
   std::vector<TcpTraffic> traffic_;
 };

@@ -166,7 +166,7 @@ class RowMaker {
   /// may be null: the algorithm is none of the ways.
   std::string add_on_places(Exchanges exchanges, const Way* way) {
     std::string reason = "no topology fits";
-    // By the size of a node.
+    // The schedules by the size of a node.
     std::map<int, ExchangeSchedule> schedules;
     for (const Place& place : places()) {
       exchanges.place = &place;

@@ -40,7 +40,7 @@ constexpr std::array kWays = {
 
 constexpr std::array<std::string_view, 5> kMeasuredTopologies = {
     "base-k", "one-peer-exp", "ring", "alternating-exp-ring", "complete"};
-// Of a ring of 16 ranks.
+// The rounds to 1/1000 that a ring of 16 ranks needs.
 constexpr std::int64_t kMostMeasuredRounds = 89;
 
 }  // namespace

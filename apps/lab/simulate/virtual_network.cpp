@@ -68,7 +68,7 @@ class VirtualNetwork::RankLanes : public LaneFactory {
     VirtualWire& wire_;
     int rank_;
     std::shared_ptr<const NextGrid> next_;
-    /// Of the round under way.
+    /// The grid of the round under way.
     Grid grid_;
   };
 

@@ -114,7 +114,7 @@ class LateAverage : public Algorithm {
   AlgorithmSetup setup_;
   BucketLanes lanes_;
   PerBucket<Slot> slots_;
-  /// Null without a warm-up.
+  /// The algorithm of the warm-up; null without a warm-up.
   std::unique_ptr<Algorithm> warmup_;
   /// The step that has begun the average under way; kNever: none is.
   std::int64_t under_way_since_ = kNever;

@@ -6,7 +6,7 @@
 // the time limit of a message ends the run.
 //
 // News (a rank has failed, is lost, or leaves) goes from rank to rank over the connections that
-// exist: a rank that hears something for the first time tells it to all its peers. The backend's
+// exist. A rank that hears something for the first time tells it to all its peers. The backend's
 // first operation connects each rank with the ranks that are 1, 2, 4, ... places away. So news
 // reaches all ranks soon, and every rank has peers that notice its end. The first failure counts,
 // and service() throws it.

@@ -1,7 +1,7 @@
 """Training of neural networks without a centre.
 
-Every worker keeps its own parameters, trains on its own data, and after each step mixes them with a
-few peers that a topology picks, while the next forward and backward already run::
+Every worker keeps its own parameters and trains on its own data. After each step it mixes them with
+the parameters of a few peers, while the next forward and backward already run::
 
     import gossamer as gs
 

@@ -68,7 +68,7 @@ inline void require_neighbors(const ConstBlock& send, const std::vector<int>& pe
   }
 }
 
-/// The counters of an operation, by member.
+/// Replaces the members of counters by their world ranks, which an Operation names.
 inline std::vector<Awaited> of_world(const Communicator& communicator,
                                      std::vector<Awaited> awaited) {
   for (Awaited& counter : awaited) {

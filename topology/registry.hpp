@@ -40,11 +40,11 @@ struct TopologyEntry {
 struct WrapperEntry {
   std::string_view name;
   std::string_view summary;
-  /// A value of its key.
+  /// An example of the value of the key.
   std::string_view example;
-  /// The keys of its own section.
+  /// The keys of the section of the wrapper.
   std::span<const OptionEntry> options;
-  /// Its options are the section that holds the key.
+  /// The options of the factory are the section that holds the key.
   TopologyFactory* make;
 };
 

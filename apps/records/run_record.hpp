@@ -20,19 +20,19 @@ struct RunRecord {
   /// The last part of the path, for headings; see read_runs().
   std::string name;
   std::string path;
-  /// Dotted path -> value.
+  /// The values of the configuration, by dotted path.
   std::map<std::string, std::string> config;
-  /// status.json and environment.json; null if there is none.
+  /// The contents of status.json and environment.json; null if there is no such file.
   nlohmann::ordered_json status;
   nlohmann::ordered_json environment;
-  /// The lines of metrics.jsonl by their kind: step, eval, members, final. After one of `members`,
-  /// the records of steps and of the end have its members, unless they name their own.
+  /// The lines of metrics.jsonl by their kind: step, eval, members, final. After a record of
+  /// `members`, the records of steps and of the end have its members, unless they name their own.
   std::vector<nlohmann::ordered_json> steps;
   std::vector<nlohmann::ordered_json> evaluations;
   std::vector<nlohmann::ordered_json> changes;
   /// The last record; null before the end of the run.
   nlohmann::ordered_json final_record;
-  /// Where the file of log.timeline may be; empty if there is none. read_timeline() reads it.
+  /// The places of the file of log.timeline, which read_timeline() tries; empty without a timeline.
   std::vector<std::string> timeline_paths;
 
   /// A value of the configuration; empty if there is none.

@@ -16,7 +16,7 @@ constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
 // The most bytes of a message whose end shows progress.
 constexpr std::int64_t kTestedBytes = std::int64_t{32} << 20;
 constexpr int kExchangeTag = 1;
-// Behind the tags of sums round a ring (mpi_ring_sum.cpp).
+// Behind the tags of sums round a ring (ring_sum.cpp).
 constexpr int kFirstTag = 8192;
 
 /// Calls fn(first, count) for consecutive pieces of at most `largest` elements; once for an empty

@@ -41,7 +41,7 @@ std::unique_ptr<Operation> make_mpi_receive(std::shared_ptr<const MpiGroup> grou
                                             int tag, Block message);
 std::unique_ptr<Operation> make_mpi_all_reduce(std::shared_ptr<const MpiGroup> group,
                                                ConstBlock send, Block receive);
-/// The sum by messages from neighbour to neighbour (mpi_ring_sum.cpp). For host memory and groups
+/// The sum by messages from neighbour to neighbour (ring_sum.cpp). For host memory and groups
 /// of two or more. Operations of the same group that are in flight together need different
 /// `number`s, the same ones on all members.
 std::unique_ptr<Operation> make_mpi_ring_sum(std::shared_ptr<const MpiGroup> group, ConstBlock send,

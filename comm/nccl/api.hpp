@@ -1,6 +1,6 @@
 #pragma once
 // The few calls of NCCL that the NCCL communicator makes. Two implementations: NCCL itself
-// (nccl_library.hpp), loaded when a GPU is asked for, and a stand-in for tests, whose operations
+// (library.hpp), loaded when a GPU is asked for, and a stand-in for tests, whose operations
 // meet on threads.
 //
 // Rules, as in NCCL: calls on a communicator may return before they have had their effect;

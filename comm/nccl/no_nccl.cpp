@@ -1,4 +1,4 @@
-// Stands in for nccl_library.cpp in builds without NCCL's header.
+// Stands in for library.cpp in builds without NCCL's header.
 
 #include "base/error.hpp"
 #include "comm/nccl/library.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 // The operations of the backend `threads`, which the progress worker starts and tests: one member's
-// side of a meeting (thread_group.hpp).
+// side of a meeting (group.hpp).
 
 #include <cstddef>
 #include <memory>

@@ -7,7 +7,7 @@
 //
 // A step is two sweeps with the products of matrices between them, so mixing, clipping, messages
 // and GPUs work as for other rules. u lives in memory of its own until the stream has done the
-// step: 4 bytes an element in float32, the momentum 4 more.
+// step. In float32, u takes 4 bytes an element, and the momentum 4 more.
 
 #include <cmath>
 #include <cstdint>

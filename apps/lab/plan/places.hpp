@@ -21,7 +21,7 @@ struct TopologyVariant {
   std::string second = {};
   /// Ranks that the topology takes as one node (`comm.local_size`); 0: the ranks of a host.
   int local_size = 0;
-  /// The model follows whole periods, however long they are.
+  /// True: the model follows whole periods, however long they are.
   bool whole_periods = false;
 
   /// Returns a text such as `base-k, k: 3`.
@@ -40,7 +40,7 @@ struct Place {
 /// The places of all topologies that fit. Where topologies are alike, the plan advises the first
 /// one.
 std::vector<Place> places_for(const PlanOptions& options);
-/// What the far averages in pairs follow; null: it does not fit.
+/// The place that rare averages in pairs follow; null: it does not fit.
 const Place* pair_place(const std::vector<Place>& places);
 
 }  // namespace gossamer::apps

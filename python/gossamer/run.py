@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -110,16 +111,11 @@ class Run:
         # That of all nodes where the model is in shards.
         self.session: Session = model.session.whole
         self._model = model
-        self._every, self._steps = every, steps
-        self._progress, self._tensorboard, self._on_record = progress, tensorboard, on_record
+        self._settings = _Settings(every, steps, progress, tensorboard, on_record)
         self._is_line_open = False
         self._is_over = False
         self._config = _config_of(self.folder, model, config or {})
-        self._out: _core.RunFolder | None = None
-        """The folder, on the rank that writes it."""
-        self._writer = ""
-        """The process that writes the folder."""
-        self._is_broken = False
+        self._files = _Files()
         self._begin = time.monotonic()
         self._window = _Window()
         self._measured: dict[str, Any] | None = None
@@ -132,12 +128,10 @@ class Run:
         """The epoch in which the ranks last told each other."""
         self._last_change: dict[str, Any] | None = None
         self._consensus: float | None = None
-        self._first = self._last = _sums(model)
+        self._figures = _Figures(_sums(model))
         self._in_step = not model._engine.is_asynchronous
         self._step = 0
         """The steps of the run, as of this rank's last one. The engine may have ended."""
-        self._num_steps = self._num_samples = 0
-        self._train_s = 0.0
         if not self.session.joins:
             self._open(overwrite)
         if self.session.is_elastic:
@@ -200,14 +194,14 @@ class Run:
         if self._is_over:
             return
         ends = self._model._survival.together("end", self._tell_end) or []
-        if self._out is not None:
+        if self._files.out is not None:
             final = json.loads(_core.final_record(json.dumps(ends), self._step))
             if not any(rank["samples"] for rank in ends):
                 del final["samples_per_s"]
             self._write({**final, "elapsed_s": self._elapsed()})
             self._write_status("done", exit_code=0)
             _warn_of_failure(lambda: _core.write_report(str(self.folder)))
-            if self._progress:
+            if self._settings.progress:
                 self._end_line()
                 print(f"everything about this run is in {self.folder}", file=sys.stderr)
         self._end()
@@ -256,14 +250,14 @@ class Run:
             if not self.session.is_elastic:
                 raise
             return  # The rank that is 0 after the first step takes the folder over.
-        self._writer = told["writer"]
+        self._files.writer = told["writer"]
         self._begin -= told["elapsed_s"]
 
     def _claim(self, how: str, first: int, environment: str) -> dict[str, Any]:
-        self._out = out = _core.RunFolder(str(self.folder), self._config, how, environment)
+        self._files.out = out = _core.RunFolder(str(self.folder), self._config, how, environment)
         for remark in out.remarks:
             _logger.warning("%s", remark)
-        if self._tensorboard:
+        if self._settings.tensorboard:
             out.use_tensorboard()
         last: dict[str, Any] = {}
         if first > 0:
@@ -277,18 +271,18 @@ class Run:
 
     def _take_over(self) -> None:
         """Have the folder, on the rank that is 0 now."""
-        if self._is_over or self.session.rank != 0 or self._out is not None:
+        if self._is_over or self.session.rank != 0 or self._files.out is not None:
             return
         is_there = (self.folder / "config.yaml").exists()
         how = "take over" if is_there else "replace"
         out = _core.RunFolder(str(self.folder), self._config, how, "null")
-        if self._tensorboard:
+        if self._settings.tensorboard:
             out.use_tensorboard()
         if is_there:
             out.take_over(self._step)
         else:
             out.begin()
-        self._out = out
+        self._files.out = out
 
     def _changed(self, change: MembershipChange) -> None:
         if self._is_over:
@@ -322,27 +316,27 @@ class Run:
             self._end_window()
         step = self._model.num_steps
         # A rank that has joined since the step of the record tells as well, and has no figures.
-        if step > 1 and (step - 1) % self._every == 0:
+        if step > 1 and (step - 1) % self._settings.every == 0:
             self._tell()
         self._window.steps += 1
         self._window.seconds += seconds
-        self._num_steps += 1
-        self._train_s += seconds
+        self._figures.num_steps += 1
+        self._figures.train_s += seconds
         self._step = step
-        if step % self._every == 0:
+        if step % self._settings.every == 0:
             self._measured = self._measure()
         self._mark = time.monotonic()
 
     def _measure(self) -> dict[str, Any]:
-        last, self._last = self._last, _sums(self._model)
+        last, self._figures.last = self._figures.last, _sums(self._model)
         return {
             "kind": "step",
             "step": self._step,
             "lr": float(self._model.optimizer.param_groups[0]["lr"]),
             "elapsed_s": self._elapsed(),
             "all_steps": self._step,
-            "wait_s": self._last["wait_s"] - last["wait_s"],
-            "bytes_sent": self._last["bytes_sent"] - last["bytes_sent"],
+            "wait_s": self._figures.last["wait_s"] - last["wait_s"],
+            "bytes_sent": self._figures.last["bytes_sent"] - last["bytes_sent"],
         }
 
     def _end_window(self) -> None:
@@ -350,7 +344,7 @@ class Run:
         window, self._window = self._window, _Window()
         totals = _totals(window.values)
         loss, num_losses = totals.pop("loss", [0.0, 0])
-        self._num_samples += window.samples
+        self._figures.num_samples += window.samples
         self._untold.append(
             {
                 **measured,
@@ -376,13 +370,13 @@ class Run:
         """Return the ranks' figures of the whole run. Collective, after the last step."""
         if self._measured is not None or self._window.steps > 0:
             self._end_window()
-        sums = {key: value - self._first[key] for key, value in _sums(self._model).items()}
+        sums = {key: value - self._figures.first[key] for key, value in _sums(self._model).items()}
         sums["backward_s"] -= sums["pipeline_s"]
         own = {
             **sums,
-            "train_s": self._train_s,
-            "samples": self._num_samples,
-            "steps": self._num_steps,
+            "train_s": self._figures.train_s,
+            "samples": self._figures.num_samples,
+            "steps": self._figures.num_steps,
         }
         while True:
             ends = self._exchange(own)
@@ -417,7 +411,7 @@ class Run:
         told = [json.loads(text) for text in session.all_gather(json.dumps(message))]
         self._untold = []
         self._epoch = session.epoch
-        self._writer = told[0]["writer"]
+        self._files.writer = told[0]["writer"]
         self._begin = time.monotonic() - told[0]["elapsed_s"]
         records = self._records_of(told) if session.rank == 0 or session.is_elastic else []
         if session.is_elastic:
@@ -481,27 +475,27 @@ class Run:
     # Writing.
 
     def _lacks(self, record: dict[str, Any]) -> bool:
-        return self._out is None or not self._out.has_record(json.dumps(record))
+        return self._files.out is None or not self._files.out.has_record(json.dumps(record))
 
     def _write(self, record: dict[str, Any]) -> None:
-        out = self._out
+        out = self._files.out
         self._consensus = record.get(_CONSENSUS, self._consensus)
         if out is None:
             return
         self._keep_going(lambda: out.write_metrics(json.dumps(record)))
-        if record["kind"] == "step" and self._progress:
+        if record["kind"] == "step" and self._settings.progress:
             self._show(record)
-        if self._on_record is not None:
-            self._on_record(record)
+        if self._settings.on_record is not None:
+            self._settings.on_record(record)
 
     def _write_status(self, state: str, **more: Any) -> None:
-        out, session = self._out, self.session
+        out, session = self._files.out, self.session
         if out is None:
             return
-        skipped = int(self._last["skipped_steps"])
+        skipped = int(self._figures.last["skipped_steps"])
         status: dict[str, Any] = {"state": state, "step": self._step}
-        if self._steps > 0:
-            status["total_steps"] = self._steps
+        if self._settings.steps > 0:
+            status["total_steps"] = self._settings.steps
         status["writer"] = _core.this_process()
         status["elapsed_s"] = self._elapsed()
         if session.is_open and session.is_elastic:
@@ -520,16 +514,16 @@ class Run:
         """Write while training goes on: the first of several errors in a row is a warning."""
         try:
             write()
-            self._is_broken = False
+            self._files.is_broken = False
         except _core.CheckpointError as error:
-            if not self._is_broken:
+            if not self._files.is_broken:
                 _logger.warning("%s; the run goes on without", error)
-            self._is_broken = True
+            self._files.is_broken = True
 
     def _show(self, record: dict[str, Any]) -> None:
         if self._consensus is not None:
             record = {_CONSENSUS: self._consensus, **record}
-        line = _core.progress_text(json.dumps(record), self._steps)
+        line = _core.progress_text(json.dumps(record), self._settings.steps)
         self._is_line_open = sys.stderr.isatty()
         # The code clears what a longer line before has left.
         text, end = (f"\r{line}\033[K", "") if self._is_line_open else (line, "\n")
@@ -561,20 +555,55 @@ class Run:
         code = exit_code_of(error) if error is not None else 1
         # The others have gone on without this rank.
         is_fenced = self.session.is_elastic and code == PREEMPTED
-        if self._out is not None and not is_fenced:
+        if self._files.out is not None and not is_fenced:
             state = "stopped" if isinstance(error, SystemExit | KeyboardInterrupt) else "failed"
             # Where others go on, the folder is theirs from their next record on.
             self._write_status(state, message=message, exit_code=code)
         elif code == _PEER_LOST and not self.session.is_elastic:
             # Where all ranks leave together, one of them writes for the lost rank 0.
-            _core.write_end_of(str(self.folder), self._writer, self.session.rank, message, code)
+            _core.write_end_of(
+                str(self.folder), self._files.writer, self.session.rank, message, code
+            )
         self._end()
 
     def _end(self) -> None:
         self._is_over = True
         # Its lock ends with it.
-        self._out = None
+        self._files.out = None
         self._model.step_callbacks.remove(self._step_done)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """What the caller of Run has asked for."""
+
+    every: int
+    steps: int
+    progress: bool
+    tensorboard: bool
+    on_record: Callable[[dict[str, Any]], object] | None
+
+
+@dataclasses.dataclass
+class _Files:
+    """The state of the folder's files."""
+
+    out: _core.RunFolder | None = None
+    """The folder, on the rank that writes it."""
+    writer: str = ""
+    """The process that writes the folder."""
+    is_broken: bool = False
+    """Whether the last write has failed."""
+
+
+class _Figures:
+    """What this rank has measured since the run began."""
+
+    def __init__(self, sums: dict[str, float]) -> None:
+        self.first = self.last = sums
+        """The engine's sums at the beginning, and at the last record."""
+        self.num_steps = self.num_samples = 0
+        self.train_s = 0.0
 
 
 class _Window:

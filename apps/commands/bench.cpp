@@ -40,7 +40,7 @@ struct KernelArguments {
   bool json = false;
 };
 
-/// In the order of KernelPass.
+/// The names of the passes, in the order of KernelPass.
 constexpr std::array<std::string_view, 3> kPasses = {"update", "encode", "feedback"};
 
 void bench_kernel(KernelArguments arguments) {
@@ -191,13 +191,46 @@ void add_slow_rank(CLI::App& command, StepBenchOptions& options) {
       ->capture_default_str();
 }
 
+/// How many steps there are, and how large they are.
+void add_step_sizes(CLI::App& command, StepBenchOptions& options) {
+  const auto count = [](std::int64_t min) { return CLI::Range(min, std::int64_t{1'000'000'000}); };
+  command.add_option("--steps", options.steps, "Timed steps of each engine")
+      ->check(count(1))
+      ->capture_default_str();
+  command.add_option("--warmup", options.warmup, "Steps before, at least 3")
+      ->check(count(0))
+      ->capture_default_str();
+  command.add_option("--rounds", options.rounds, "Turns of each of several engines")
+      ->check(count(1))
+      ->capture_default_str();
+  command
+      .add_option("--batch-size", options.batch_size,
+                  "Samples per rank; 0: mlp 64, resnet20 32, gpt 4")
+      ->check(count(0));
+  command
+      .add_option("--bucket-mb", options.bucket_mb,
+                  "MiB at which a bucket closes. auto: the first steps try 25, 8, 3 and 1")
+      ->transform(auto_or(CLI::Range(1e-6, 1e6)))
+      ->capture_default_str();
+  command.add_option("--accum-iter", options.accum_iter, "Steps per cycle of accum optimizers")
+      ->check(count(1))
+      ->capture_default_str();
+  command.add_option("--lr", options.lr, "Learning rate")->check(CLI::NonNegativeNumber);
+  command.add_option("--weight-decay", options.weight_decay, "Of every parameter")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--seed", options.seed, "Of initial values and data")->capture_default_str();
+  command.add_option("--threads", options.threads, "Compute threads per rank")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
 void add_step_command(CLI::App& parent, int& exit_code, const PlugIns& own) {
   auto arguments = std::make_shared<StepArguments>();
   arguments->options.own = own;
   StepBenchOptions& options = arguments->options;
   CLI::App* command =
       parent.add_subcommand("step", "A training step of a model, timed; one JSON object a line");
-  const auto count = [](std::int64_t min) { return CLI::Range(min, std::int64_t{1'000'000'000}); };
   command
       ->add_option("--engine", arguments->engines,
                    "An algorithm (see gossamer list algorithms) with its options, as gossip or "
@@ -217,35 +250,7 @@ void add_step_command(CLI::App& parent, int& exit_code, const PlugIns& own) {
   command->add_flag("--no-shared-memory{false}", options.shares_memory,
                     "Ranks of one host send messages, and do not read each other's memory");
   command->add_option("--optim", options.optimizer, "The optimizer")->capture_default_str();
-  command->add_option("--steps", options.steps, "Timed steps of each engine")
-      ->check(count(1))
-      ->capture_default_str();
-  command->add_option("--warmup", options.warmup, "Steps before, at least 3")
-      ->check(count(0))
-      ->capture_default_str();
-  command->add_option("--rounds", options.rounds, "Turns of each of several engines")
-      ->check(count(1))
-      ->capture_default_str();
-  command
-      ->add_option("--batch-size", options.batch_size,
-                   "Samples per rank; 0: mlp 64, resnet20 32, gpt 4")
-      ->check(count(0));
-  command
-      ->add_option("--bucket-mb", options.bucket_mb,
-                   "MiB at which a bucket closes. auto: the first steps try 25, 8, 3 and 1")
-      ->transform(auto_or(CLI::Range(1e-6, 1e6)))
-      ->capture_default_str();
-  command->add_option("--accum-iter", options.accum_iter, "Steps per cycle of accum optimizers")
-      ->check(count(1))
-      ->capture_default_str();
-  command->add_option("--lr", options.lr, "Learning rate")->check(CLI::NonNegativeNumber);
-  command->add_option("--weight-decay", options.weight_decay, "Of every parameter")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--seed", options.seed, "Of initial values and data")->capture_default_str();
-  command->add_option("--threads", options.threads, "Compute threads per rank")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_step_sizes(*command, options);
   add_slow_rank(*command, options);
   command->add_flag("--losses", options.losses, "Report every step's loss, warm-up included");
   add_timeline_options(*command, options.timeline, arguments->timeline_steps);

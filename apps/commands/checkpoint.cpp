@@ -207,6 +207,33 @@ CLI::Option* add_path(CLI::App& command, const char* name, std::string& path) {
       ->type_name("PATH");
 }
 
+CLI::App* add_subcommand(CLI::App& command, const char* name, const char* summary,
+                         const char* example) {
+  CLI::App* added = command.add_subcommand(name, summary);
+  added->footer(concat("Example:\n  gossamer checkpoint ", name, " ", example));
+  return added;
+}
+
+void add_export(CLI::App& command, int& exit_code) {
+  CLI::App* added =
+      add_subcommand(command, "export", "Write the mean model, or the model of one rank",
+                     "runs/quickstart -o model.safetensors");
+  const auto arguments = std::make_shared<ExportArguments>();
+  add_path(*added, "path", arguments->path);
+  added->add_option("-o,--output", arguments->output, "The file to write")->required();
+  added->add_option("--rank", arguments->rank, "The rank; without it the mean model")
+      ->check(CLI::NonNegativeNumber);
+  added
+      ->add_option("--torchscript", arguments->torchscript,
+                   "Write a TorchScript module: the module of this file, with the model's values. "
+                   "The file holds code; take it only from people you trust")
+      ->type_name("FILE.pt");
+  added->callback([arguments, &exit_code] {
+    export_model(*arguments);
+    exit_code = static_cast<int>(ExitCode::kDone);
+  });
+}
+
 }  // namespace
 
 void add_checkpoint_command(CLI::App& program, int& exit_code) {
@@ -214,10 +241,8 @@ void add_checkpoint_command(CLI::App& program, int& exit_code) {
       program.add_subcommand("checkpoint", "Verify, show, compare and export checkpoints");
   command->require_subcommand(1);
   command->footer("Example:\n  gossamer checkpoint show runs/quickstart");
-  const auto add = [&](const char* name, const char* summary, const char* example) {
-    CLI::App* added = command->add_subcommand(name, summary);
-    added->footer(concat("Example:\n  gossamer checkpoint ", name, " ", example));
-    return added;
+  const auto add = [command](const char* name, const char* summary, const char* example) {
+    return add_subcommand(*command, name, summary, example);
   };
   const auto done = [&exit_code] { exit_code = static_cast<int>(ExitCode::kDone); };
   const auto path = std::make_shared<std::string>();
@@ -259,22 +284,7 @@ void add_checkpoint_command(CLI::App& program, int& exit_code) {
   diff_command->callback(
       [path, second, &exit_code] { exit_code = static_cast<int>(diff(*path, *second)); });
 
-  CLI::App* export_command = add("export", "Write the mean model, or the model of one rank",
-                                 "runs/quickstart -o model.safetensors");
-  const auto arguments = std::make_shared<ExportArguments>();
-  add_path(*export_command, "path", arguments->path);
-  export_command->add_option("-o,--output", arguments->output, "The file to write")->required();
-  export_command->add_option("--rank", arguments->rank, "The rank; without it the mean model")
-      ->check(CLI::NonNegativeNumber);
-  export_command
-      ->add_option("--torchscript", arguments->torchscript,
-                   "Write a TorchScript module: the module of this file, with the model's values. "
-                   "The file holds code; take it only from people you trust")
-      ->type_name("FILE.pt");
-  export_command->callback([arguments, done] {
-    export_model(*arguments);
-    done();
-  });
+  add_export(*command, exit_code);
 }
 
 }  // namespace gossamer::apps

@@ -5,8 +5,9 @@
 
 namespace gossamer {
 
-void Communicator::make_parts(std::string_view use, const std::vector<std::vector<int>>& groups) {
-  auto& parts = parts_.try_emplace(std::string(use)).first->second;
+void Communicator::make_subgroups(std::string_view use,
+                                  const std::vector<std::vector<int>>& groups) {
+  auto& parts = subgroups_.try_emplace(std::string(use)).first->second;
   std::vector<std::vector<int>> fresh;
   int color = -1;
   for (const std::vector<int>& group : groups) {
@@ -21,9 +22,10 @@ void Communicator::make_parts(std::string_view use, const std::vector<std::vecto
   }
 }
 
-Communicator* Communicator::find_part(std::string_view use, const std::vector<int>& group) const {
-  const auto parts = parts_.find(use);
-  if (parts == parts_.end()) return nullptr;
+Communicator* Communicator::find_subgroup(std::string_view use,
+                                          const std::vector<int>& group) const {
+  const auto parts = subgroups_.find(use);
+  if (parts == subgroups_.end()) return nullptr;
   const auto found = parts->second.find(group);
   return found == parts->second.end() ? nullptr : found->second.get();
 }
@@ -31,13 +33,13 @@ Communicator* Communicator::find_part(std::string_view use, const std::vector<in
 Communicator& Communicator::duplicate(std::string_view use) {
   std::vector<int> everyone(static_cast<std::size_t>(size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  make_parts(use, {everyone});
-  return *find_part(use, everyone);
+  make_subgroups(use, {everyone});
+  return *find_subgroup(use, everyone);
 }
 
-std::int64_t Communicator::num_parts() const {
+std::int64_t Communicator::num_subgroups() const {
   std::int64_t count = 0;
-  for (const auto& [use, parts] : parts_) {
+  for (const auto& [use, parts] : subgroups_) {
     count += std::ranges::count_if(parts, [](const auto& part) { return part.second != nullptr; });
   }
   return count;

@@ -33,11 +33,11 @@
 // while. Therefore OpContext::prepare and OpContext::finish own everything that they use, also the
 // stream. They let the stream keep the memory on which it works for them (Stream::keep()).
 //
-// Parts: make_parts() makes communicators for groups of members, which belong to this communicator
-// and end with it. Libraries have few handles (Open MPI about 30,000). MPI frees a handle only
-// together with all members, which models that come and go cannot promise. So every caller that
-// asks for the same group and use gets the same part, and the operations of all these callers are
-// in one order.
+// Subgroups: make_subgroups() makes communicators for groups of members, which belong to this
+// communicator and end with it. Libraries have few handles (Open MPI about 30,000). MPI frees a
+// handle only together with all members, which models that come and go cannot promise. So every
+// caller that asks for the same group and use gets the same subgroup, and the operations of all
+// these callers are in one order.
 //
 // Reductions add in an order that depends only on the group, its hosts and the size of the block,
 // so runs repeat exactly.
@@ -148,7 +148,7 @@ class Elastic {
   virtual void admit(bool admits) = 0;
   /// Collective of the remaining ranks. Ends the world of the communicator, and begins a world
   /// without the lost ranks, and with processes that were let in (Membership::all_vote).
-  /// Communicators split from it, and its parts, belong to the old world,
+  /// Communicators split from it, and its subgroups, belong to the old world,
   /// and their operations fail. `step` is the number of steps that this rank has made. Throws
   /// CommError when this rank has to leave.
   virtual Membership reconfigure(std::int64_t step) = 0;
@@ -216,19 +216,20 @@ class Communicator {
   virtual void barrier() = 0;
   /// Collective. Makes a communicator of the members that give the same `color`, in rank order;
   /// nullptr for a negative color. Its handles in a library may stay until the launch ends. So a
-  /// caller that needs a group again and again asks make_parts() for it.
+  /// caller that needs a group again and again asks make_subgroups() for it.
   virtual std::unique_ptr<Communicator> split(int color) = 0;
-  /// Collective. Makes a part for each of `groups`, unless there is a part of the same group for
+  /// Collective. Makes a subgroup for each of `groups`, unless there is one of the same group for
   /// the same use. All members give the same groups. A group lists its members in ascending order,
   /// and no member is in two groups.
-  void make_parts(std::string_view use, const std::vector<std::vector<int>>& groups);
-  /// The part that make_parts() has made for `group` and `use`; null if there is no such part, or
+  void make_subgroups(std::string_view use, const std::vector<std::vector<int>>& groups);
+  /// The subgroup that make_subgroups() has made for `group` and `use`. Null if there is none, or
   /// if this member is not in it.
-  [[nodiscard]] Communicator* find_part(std::string_view use, const std::vector<int>& group) const;
-  /// Collective. Returns the part of all members for `use`.
+  [[nodiscard]] Communicator* find_subgroup(std::string_view use,
+                                            const std::vector<int>& group) const;
+  /// Collective. Returns the subgroup of all members for `use`.
   Communicator& duplicate(std::string_view use);
-  /// The number of parts that this member is in.
-  [[nodiscard]] std::int64_t num_parts() const;
+  /// The number of subgroups that this member is in.
+  [[nodiscard]] std::int64_t num_subgroups() const;
   /// The membership of a run in which ranks may be lost while the other ranks go on; operations
   /// then fail with PeerLost. Null where all ranks begin and end together. It lives as long as the
   /// communicator.
@@ -241,13 +242,13 @@ class Communicator {
   virtual void close() {}
 
  protected:
-  /// Destroys all parts, because they belong to a world that has ended.
-  void drop_parts() { parts_.clear(); }
+  /// Destroys all subgroups, because they belong to a world that has ended.
+  void drop_subgroups() { subgroups_.clear(); }
 
  private:
-  /// The parts by use and members; null for groups without this member.
+  /// The subgroups by use and members; null for groups without this member.
   std::map<std::string, std::map<std::vector<int>, std::unique_ptr<Communicator>>, std::less<>>
-      parts_;
+      subgroups_;
 };
 
 /// This member's rank in the world.

@@ -84,7 +84,7 @@ class ForwardingCommunicator : public Communicator, protected SharedMemory, prot
   [[nodiscard]] Membership membership() const override { return inner_->elastic()->membership(); }
   void admit(bool admits) override { inner_->elastic()->admit(admits); }
   Membership reconfigure(std::int64_t step) override {
-    drop_parts();
+    drop_subgroups();
     return inner_->elastic()->reconfigure(step);
   }
 

@@ -10,7 +10,7 @@ namespace gossamer::apps {
 
 DeviceChoice read_device_choice(const Options& device) {
   return {.name = device.read(device_section::kName),
-          .wires = read_transport_choice(device),
+          .transport = read_transport_choice(device),
           .precision = precision(device.read(device_section::kPrecision)),
           .graph = device.read(device_section::kGraph)};
 }
@@ -45,7 +45,7 @@ TrainingDevice::TrainingDevice(const DeviceChoice& choice, const Setup& setup)
           setup, [&] { return device_of_rank(choice, setup.world.placement, num_gpus()); })),
       compute_(all_or_none_unless_joining(
           setup, [this] { return std::make_unique<TorchStream>(device_); })),
-      wires_(device_, choice.wires,
-             {.host = setup.host, .logger = setup.logger, .timeout_s = setup.timeout_s}) {}
+      transport_(device_, choice.transport,
+                 {.host = setup.host, .logger = setup.logger, .timeout_s = setup.timeout_s}) {}
 
 }  // namespace gossamer::apps

@@ -18,7 +18,7 @@ namespace gossamer::apps {
 struct DeviceChoice {
   /// `cpu`, `cuda` or `auto`.
   std::string name = "cpu";
-  TransportChoice wires = {};
+  TransportChoice transport = {};
   Precision precision = Precision::kFloat32;
   /// True: forward and backward passes are recorded in a CUDA graph; see GraphedStep.
   bool graph = false;
@@ -44,7 +44,7 @@ class TrainingDevice {
     Communicator& host;
     World world;
     Logger logger;
-    /// Seconds, as LaunchOptions::timeout_s.
+    /// The seconds of LaunchOptions::timeout_s.
     double timeout_s = 300.0;
     /// True: this rank joins others that train.
     bool joins = false;
@@ -57,13 +57,13 @@ class TrainingDevice {
   [[nodiscard]] Device device() const { return device_; }
   [[nodiscard]] TorchStream& stream() { return *compute_; }
   /// Collective, after a training that has not failed; see Communicator::close().
-  void close() { wires_.close(); }
-  [[nodiscard]] Communicator& communicator() { return wires_.communicator(); }
+  void close() { transport_.close(); }
+  [[nodiscard]] Communicator& communicator() { return transport_.communicator(); }
 
  private:
   Device device_;
   std::unique_ptr<TorchStream> compute_;
-  DeviceTransport wires_;
+  DeviceTransport transport_;
 };
 
 }  // namespace gossamer::apps

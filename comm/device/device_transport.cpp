@@ -80,7 +80,7 @@ std::string flaw_text(const std::string& flaw) {
   return concat("it has failed three times in a row, the last time with: ", flaw);
 }
 
-/// For the log, where it is not NCCL.
+/// The reason that the log gives where GPUs do not exchange by NCCL.
 std::string reason_of(const TransportChoice& choice, const std::vector<std::string>& nccl) {
   if (choice.exchange != "auto") return " (as asked for)";
   const std::size_t odd = first_without(nccl, nccl[0]) % nccl.size();
@@ -107,23 +107,23 @@ std::string why_not_nccl(std::string_view exchange, bool shares, bool threads) {
   return "";
 }
 
-WireKind choose_transport(std::string_view exchange, const std::vector<std::string>& nccl,
-                          const std::vector<std::string>& mpi) {
+TransportKind choose_transport(std::string_view exchange, const std::vector<std::string>& nccl,
+                               const std::vector<std::string>& mpi) {
   const auto refuse = [exchange](const std::vector<std::string>& texts, std::size_t rank) {
     throw ConfigError(concat("device.exchange: ", exchange, ", but rank ", rank, " has ",
                              texts[rank], rank > 0 ? concat(", and rank 0 has ", texts[0]) : "",
                              ", allowed: auto, nccl, mpi, host"));
   };
-  if (exchange == "host") return WireKind::kHost;
+  if (exchange == "host") return TransportKind::kHost;
   if (exchange != "mpi") {
     const std::size_t odd = nccl[0].starts_with("NCCL ") ? first_without(nccl, nccl[0]) : 0;
-    if (odd == nccl.size()) return WireKind::kNccl;
+    if (odd == nccl.size()) return TransportKind::kNccl;
     if (exchange == "nccl") refuse(nccl, odd);
   }
   const std::size_t odd = first_without(mpi, kReaches);
-  if (odd == mpi.size()) return WireKind::kMpi;
+  if (odd == mpi.size()) return TransportKind::kMpi;
   if (exchange == "mpi") refuse(mpi, odd);
-  return WireKind::kHost;
+  return TransportKind::kHost;
 }
 
 bool share_gpus(bool may_share, const std::vector<RankPlace>& places) {
@@ -180,19 +180,20 @@ DeviceTransport::DeviceTransport(Device device, const TransportChoice& choice, c
   std::shared_ptr<Stream> stream = make_stream(device, StreamPriority::kHigh);
   const auto make = [this, device, choice, logger = setup.logger, timeout_s = setup.timeout_s,
                      stream](Communicator& host, const std::string& flaw) {
-    const WireKind kind = meet(device, choice, logger, flaw);
-    return kind == WireKind::kNccl ? make_nccl_communicator(*nccl_, host, stream, {timeout_s})
-                                   : make_staged_communicator(
-                                         host, stream, {.direct_messages = kind == WireKind::kMpi});
+    const TransportKind kind = meet(device, choice, logger, flaw);
+    return kind == TransportKind::kNccl
+               ? make_nccl_communicator(*nccl_, host, stream, {timeout_s})
+               : make_staged_communicator(host, stream,
+                                          {.direct_messages = kind == TransportKind::kMpi});
   };
   // Longer than an operation that never ends takes.
   const double sound_life_s = 60.0 + 2.0 * setup.timeout_s;
   own_ = make_transport(host_, stream, make, sound_life_s);
 }
 
-WireKind DeviceTransport::meet(Device device, const TransportChoice& choice, const Logger& logger,
-                               const std::string& flaw) {
-  if (host_.size() == 1) return WireKind::kHost;
+TransportKind DeviceTransport::meet(Device device, const TransportChoice& choice,
+                                    const Logger& logger, const std::string& flaw) {
+  if (host_.size() == 1) return TransportKind::kHost;
   if (!flaw.empty() && choice.exchange == "nccl") {
     throw CommError({.rank = host_.rank(), .label = {.what = "start of NCCL"}},
                     concat(flaw_text(flaw), "; device.exchange: auto would go on without NCCL"));
@@ -202,18 +203,20 @@ WireKind DeviceTransport::meet(Device device, const TransportChoice& choice, con
   Offer offer = offer_of(choice, host_, shares, ranks_are_threads(places));
   if (!flaw.empty()) offer.nccl_text = concat("no NCCL: ", flaw_text(flaw));
   const std::vector<std::string> nccl = host_.all_gather(offer.nccl_text);
-  const WireKind kind = choose_transport(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
+  const TransportKind kind =
+      choose_transport(choice.exchange, nccl, host_.all_gather(offer.mpi_text));
   // Operations of an earlier world may still need the library.
   if (!nccl_) nccl_ = std::move(offer.nccl);
   if (host_.rank() == 0) {
-    if (shares && kind == WireKind::kNccl) {
+    if (shares && kind == TransportKind::kNccl) {
       logger.warning(
           "ranks share GPUs, and NCCL takes each for a host of its own, so messages go through "
           "sockets; this is for tests");
     }
-    logger.info(kind == WireKind::kNccl ? concat("GPUs exchange by ", nccl[0])
-                                        : concat(kind == WireKind::kMpi ? kMpiText : kHostText,
-                                                 reason_of(choice, nccl)));
+    logger.info(
+        kind == TransportKind::kNccl
+            ? concat("GPUs exchange by ", nccl[0])
+            : concat(kind == TransportKind::kMpi ? kMpiText : kHostText, reason_of(choice, nccl)));
   }
   return kind;
 }

@@ -58,24 +58,24 @@ struct RankPlace {
 /// - Some ranks have a GPU, and other ranks have none.
 bool share_gpus(bool may_share, const std::vector<RankPlace>& places);
 
-/// True if a process has two ranks. `auto` then leaves NCCL out: its operation on one rank's GPU
-/// waits for another rank's, and meanwhile the driver may keep the other rank's thread from calling
-/// CUDA (docs/design/decisions/gpus.md).
+/// True if a process has two ranks. `auto` then leaves NCCL out: an operation of NCCL on one rank's
+/// GPU waits for another rank's GPU. Meanwhile the driver may keep the other rank's thread from
+/// calling CUDA (docs/design/decisions/gpus.md).
 bool ranks_are_threads(const std::vector<RankPlace>& places);
 
 /// Says why no rank takes NCCL, with advice; empty: NCCL is wanted. `exchange` is
 /// TransportChoice::exchange. `shares`: processes share GPUs. `threads`: a process has two ranks.
 std::string why_not_nccl(std::string_view exchange, bool shares, bool threads);
 
-enum class WireKind : std::uint8_t { kNccl, kMpi, kHost };
+enum class TransportKind : std::uint8_t { kNccl, kMpi, kHost };
 
 /// Chooses the way in which GPUs exchange. `exchange` is TransportChoice::exchange. `nccl` has one
 /// text per rank: `NCCL` and its version, or the reason why the rank has no NCCL. Ranks with
 /// different versions have no common NCCL. `mpi` has one text per rank: `MPI that reaches GPUs`, or
 /// the reason why there is no such MPI. Throws ConfigError if the ranks do not have the way that
 /// `exchange` asks for.
-WireKind choose_transport(std::string_view exchange, const std::vector<std::string>& nccl,
-                          const std::vector<std::string>& mpi);
+TransportKind choose_transport(std::string_view exchange, const std::vector<std::string>& nccl,
+                               const std::vector<std::string>& mpi);
 
 class DeviceTransport {
  public:
@@ -101,12 +101,12 @@ class DeviceTransport {
 
  private:
   /// Collective. How the GPUs exchange in the present world; `flaw` as for MakeTransport.
-  WireKind meet(Device device, const TransportChoice& choice, const Logger& logger,
-                const std::string& flaw);
+  TransportKind meet(Device device, const TransportChoice& choice, const Logger& logger,
+                     const std::string& flaw);
 
   Communicator& host_;
   std::unique_ptr<NcclApi> nccl_;
-  /// Null on processors.
+  /// The communicator of devices; null on processors.
   std::unique_ptr<Communicator> own_;
 };
 

@@ -83,7 +83,7 @@ class ElasticSession : public Session {
     [[nodiscard]] Membership membership() const override { return session_.membership(); }
     void admit(bool admits) override { session_.participant_->admit(admits); }
     Membership reconfigure(std::int64_t step) override {
-      drop_parts();
+      drop_subgroups();
       session_.reconfigure(step);
       return session_.membership();
     }
@@ -228,7 +228,7 @@ class ElasticSession : public Session {
   Logger logger_;
   std::unique_ptr<Participant> participant_;
   std::unique_ptr<EpochWorlds> worlds_;
-  /// That of the present epoch; while the members agree, that of the last one.
+  /// The world of the present epoch; while the members agree, the world of the last epoch.
   std::unique_ptr<EpochSession> session_;
   /// Its communicator with faults; null: without.
   std::unique_ptr<Communicator> wrapped_;

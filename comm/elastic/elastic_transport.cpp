@@ -55,23 +55,23 @@ class ElasticTransport : public ForwardingCommunicator {
   Request broadcast(Block block, int root, OpContext context) override {
     return way_of(block).broadcast(block, root, std::move(context));
   }
-  void connect() override { static_cast<void>(wires()); }
+  void connect() override { static_cast<void>(device()); }
   /// Not collective, so it has none before connect().
   std::shared_ptr<void> reserve(std::int64_t numel, DType dtype, std::int64_t num_blocks) override {
-    return wires_ ? wires_->reserve(numel, dtype, num_blocks) : nullptr;
+    return device_ ? device_->reserve(numel, dtype, num_blocks) : nullptr;
   }
   void check() override {
     host_.check();
     // reconfigure() does not take them away meanwhile.
     const std::lock_guard lock(mutex_);
     if (start_failure_) std::rethrow_exception(start_failure_);
-    if (wires_) wires_->check();
+    if (device_) device_->check();
   }
-  std::unique_ptr<Communicator> split(int color) override { return wires().split(color); }
+  std::unique_ptr<Communicator> split(int color) override { return device().split(color); }
   void close() override {
-    if (!wires_) return;
+    if (!device_) return;
     try {
-      wires_->close();
+      device_->close();
     } catch (const PeerLost&) {
       // All have done their work: some may be gone already, one may have died.
     }
@@ -83,8 +83,8 @@ class ElasticTransport : public ForwardingCommunicator {
   Membership reconfigure(std::int64_t step) override {
     std::string failure = own_failure();
     const std::chrono::duration<double> lived = Clock::now() - made_;
-    if (wires_ && lived.count() > sound_life_s_) num_failures_ = 0;
-    drop_parts();
+    if (device_ && lived.count() > sound_life_s_) num_failures_ = 0;
+    drop_subgroups();
     set(nullptr, nullptr);
     // What was aborted reads its blocks no more.
     stream_->synchronize();
@@ -98,12 +98,12 @@ class ElasticTransport : public ForwardingCommunicator {
     return reconfigured;
   }
 
-  Communicator& way_of(const ConstBlock& block) { return is_on_host(block) ? host_ : wires(); }
+  Communicator& way_of(const ConstBlock& block) { return is_on_host(block) ? host_ : device(); }
 
-  /// The wires of the present world. Collective where there are none yet.
-  Communicator& wires() {
+  /// The communicator of the present world's devices. Collective where there are none yet.
+  Communicator& device() {
     if (start_failure_) std::rethrow_exception(start_failure_);
-    if (wires_) return *wires_;
+    if (device_) return *device_;
     try {
       set(make(), nullptr);
     } catch (const PeerLost&) {
@@ -111,7 +111,7 @@ class ElasticTransport : public ForwardingCommunicator {
       throw;
     }
     made_ = Clock::now();
-    return *wires_;
+    return *device_;
   }
 
   std::unique_ptr<Communicator> make() {
@@ -121,15 +121,17 @@ class ElasticTransport : public ForwardingCommunicator {
       const int last = size() - 1;
       if (membership().epoch == 0 || rank() == last) throw;
       misfit_ = true;
-      throw PeerLost({.rank = rank(), .peers = {last}, .label = {.what = "start of the wires"}},
+      throw PeerLost({.rank = rank(),
+                      .peers = {last},
+                      .label = {.what = "start of the device's communicator"}},
                      error.what());
     }
   }
 
-  void set(std::unique_ptr<Communicator> wires, std::exception_ptr start_failure) {
+  void set(std::unique_ptr<Communicator> device, std::exception_ptr start_failure) {
     const std::lock_guard lock(mutex_);
     start_failure_ = std::move(start_failure);
-    wires_ = std::move(wires);
+    device_ = std::move(device);
   }
 
   /// Why the device's communicator has failed although the host's has not; empty: it has not.
@@ -155,8 +157,8 @@ class ElasticTransport : public ForwardingCommunicator {
   double sound_life_s_;
   /// For check(), which any thread may call; the rank's thread alone writes both.
   std::mutex mutex_;
-  /// Null where the present world has none yet.
-  std::unique_ptr<Communicator> wires_;
+  /// The communicator of the devices; null where the present world has none yet.
+  std::unique_ptr<Communicator> device_;
   std::exception_ptr start_failure_;
   /// When they were made.
   Clock::time_point made_;

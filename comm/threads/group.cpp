@@ -15,7 +15,7 @@ std::string_view name_of(MeetingKind kind) {
     case MeetingKind::kMessage:
       return "message";
     case MeetingKind::kTagged:
-      return "letter";
+      return "tagged message";
     case MeetingKind::kAllReduce:
       return "all-reduce";
     case MeetingKind::kReduce:

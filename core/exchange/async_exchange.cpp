@@ -96,7 +96,7 @@ void AsyncExchange::open(std::int64_t step) {
 void AsyncExchange::post(InEdge& edge) {
   edge.arrival = communicator_.receive(
       edge.peer, kMessageTag, edge.inbox.block(),
-      {.label = {.what = "letter"}, .owner = edge.inbox.owner(), .ready = stream_.record()});
+      {.label = {.what = "message"}, .owner = edge.inbox.owner(), .ready = stream_.record()});
 }
 
 void AsyncExchange::free_edges() {
@@ -140,7 +140,7 @@ void AsyncExchange::send_along(const std::vector<OutEdge*>& edges, bool is_last)
     edge->is_served = true;
     edge->is_closed = is_last;
     const OpContext context{
-        .label = {.what = "letter"}, .owner = (*copy)->owner(), .ready = stream_.record()};
+        .label = {.what = "message"}, .owner = (*copy)->owner(), .ready = stream_.record()};
     edge->sent = communicator_.send(edge->peer, kMessageTag, block, context);
     metrics_.bytes_sent += static_cast<double>(block.bytes());
     ++counters_.num_messages;

@@ -39,10 +39,11 @@ std::pair<Communicator&, Communicator&> parts_of_nodes(Communicator& world, int 
   }
   constexpr std::string_view kInside = "inside nodes";
   constexpr std::string_view kBetween = "between nodes";
-  world.make_parts(kInside, nodes);
-  world.make_parts(kBetween, places);
-  return {*world.find_part(kInside, nodes[static_cast<std::size_t>(world.rank() / node_size)]),
-          *world.find_part(kBetween, places[static_cast<std::size_t>(world.rank() % node_size)])};
+  world.make_subgroups(kInside, nodes);
+  world.make_subgroups(kBetween, places);
+  return {
+      *world.find_subgroup(kInside, nodes[static_cast<std::size_t>(world.rank() / node_size)]),
+      *world.find_subgroup(kBetween, places[static_cast<std::size_t>(world.rank() % node_size)])};
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ bool SubCommunicators::is_world(const std::vector<int>& ranks) const {
 void SubCommunicators::build(const Round& round) {
   if (round.node_size > 1) {
     const auto nodes = ranks_of_nodes(world_.size(), round.node_size);
-    for (const std::string_view use : {kNodeSums, kNodeResults}) world_.make_parts(use, nodes);
+    for (const std::string_view use : {kNodeSums, kNodeResults}) world_.make_subgroups(use, nodes);
   }
   std::vector<std::vector<int>> groups;
   for (const Edge& edge : round.edges) {
@@ -57,13 +57,13 @@ void SubCommunicators::build(const Round& round) {
     std::vector<int> ranks = world_ranks_of(edge.ranks, round.node_size);
     if (!is_world(ranks)) groups.push_back(std::move(ranks));
   }
-  world_.make_parts(kGroups, groups);
+  world_.make_subgroups(kGroups, groups);
 }
 
 Communicator& SubCommunicators::group(const RankRound& round) const {
   const std::vector<int> ranks = world_ranks_of(round.group, round.node_size);
   if (is_world(ranks)) return world_;
-  Communicator* const found = world_.find_part(kGroups, ranks);
+  Communicator* const found = world_.find_subgroup(kGroups, ranks);
   if (found == nullptr) {
     throw std::logic_error("SubCommunicators::group: this rank is not in that group");
   }
@@ -73,7 +73,7 @@ Communicator& SubCommunicators::group(const RankRound& round) const {
 Communicator& SubCommunicators::node(std::string_view use, int node_size) const {
   std::vector<int> ranks(static_cast<std::size_t>(node_size));
   std::iota(ranks.begin(), ranks.end(), world_.rank() / node_size * node_size);
-  Communicator* const found = world_.find_part(use, ranks);
+  Communicator* const found = world_.find_subgroup(use, ranks);
   if (found == nullptr) throw std::logic_error("SubCommunicators: no round has such nodes");
   return *found;
 }

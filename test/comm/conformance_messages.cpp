@@ -56,7 +56,7 @@ void sends_messages(Communicator& communicator) {
     for (int number = 0; number < kNumMessages; ++number) {
       auto& inbox = inboxes.emplace_back(static_cast<std::size_t>(numel_of(tag)));
       requests.push_back(communicator.receive(last, tag, block_of(std::span(inbox)),
-                                              {.label = {.what = "letter"}}));
+                                              {.label = {.what = "message"}}));
       arrivals.push_back(requests.back().state());
     }
   }
@@ -70,7 +70,7 @@ void sends_messages(Communicator& communicator) {
     for (int tag = 2; tag >= 0; --tag) {
       auto& text = texts.emplace_back(text_of(communicator.rank(), tag, number));
       requests.push_back(
-          communicator.send(next, tag, block_of(std::span(text)), {.label = {.what = "letter"}}));
+          communicator.send(next, tag, block_of(std::span(text)), {.label = {.what = "message"}}));
     }
   }
   RequestState::wait_for_any(arrivals);

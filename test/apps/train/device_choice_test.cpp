@@ -20,13 +20,13 @@ TEST(DeviceChoice, ReadsItsSection) {
   const DeviceChoice choice = read_device_choice(
       Options::parse("name: cuda, share: true, exchange: host, precision: bf16"));
   EXPECT_EQ(choice.name, "cuda");
-  EXPECT_TRUE(choice.wires.share);
-  EXPECT_EQ(choice.wires.exchange, "host");
+  EXPECT_TRUE(choice.transport.share);
+  EXPECT_EQ(choice.transport.exchange, "host");
   EXPECT_EQ(choice.precision, Precision::kBf16);
   const DeviceChoice plain = read_device_choice(Options::parse(""));
   EXPECT_EQ(plain.name, "cpu");
-  EXPECT_FALSE(plain.wires.share);
-  EXPECT_EQ(plain.wires.exchange, "auto");
+  EXPECT_FALSE(plain.transport.share);
+  EXPECT_EQ(plain.transport.exchange, "auto");
   EXPECT_EQ(plain.precision, Precision::kFloat32);
   EXPECT_THROW(read_device_choice(Options::parse("name: tpu")), ConfigError);
   EXPECT_THROW(read_device_choice(Options::parse("precision: fp8")), ConfigError);
@@ -39,7 +39,7 @@ TEST(DeviceChoice, GivesEveryRankOfAHostItsGpu) {
     EXPECT_EQ(device_of_rank({.name = "auto"}, place, 0), Device{});
     EXPECT_EQ(device_of_rank({.name = "auto"}, place, 8), (Device{DeviceType::kCuda, rank}));
     EXPECT_EQ(device_of_rank({.name = "cuda"}, place, 4), (Device{DeviceType::kCuda, rank}));
-    EXPECT_EQ(device_of_rank({.name = "cuda", .wires = {.share = true}}, place, 2),
+    EXPECT_EQ(device_of_rank({.name = "cuda", .transport = {.share = true}}, place, 2),
               (Device{DeviceType::kCuda, rank % 2}));
   }
 }

@@ -93,13 +93,13 @@ const std::vector<std::string> kMpi = {"MPI that reaches GPUs", "MPI that reache
 const std::vector<std::string> kNoMpi = {"MPI that reaches GPUs", "no MPI that reaches GPUs"};
 
 TEST(ChooseTransport, TakesTheBestThatAllRanksHave) {
-  EXPECT_EQ(choose_transport("auto", kSameNccl, kMpi), WireKind::kNccl);
-  EXPECT_EQ(choose_transport("auto", kOddNccl, kMpi), WireKind::kMpi);
-  EXPECT_EQ(choose_transport("auto", kNoNccl, kMpi), WireKind::kMpi);
-  EXPECT_EQ(choose_transport("auto", kNoNccl, kNoMpi), WireKind::kHost);
-  EXPECT_EQ(choose_transport("nccl", kSameNccl, kNoMpi), WireKind::kNccl);
-  EXPECT_EQ(choose_transport("mpi", kSameNccl, kMpi), WireKind::kMpi);
-  EXPECT_EQ(choose_transport("host", kSameNccl, kMpi), WireKind::kHost);
+  EXPECT_EQ(choose_transport("auto", kSameNccl, kMpi), TransportKind::kNccl);
+  EXPECT_EQ(choose_transport("auto", kOddNccl, kMpi), TransportKind::kMpi);
+  EXPECT_EQ(choose_transport("auto", kNoNccl, kMpi), TransportKind::kMpi);
+  EXPECT_EQ(choose_transport("auto", kNoNccl, kNoMpi), TransportKind::kHost);
+  EXPECT_EQ(choose_transport("nccl", kSameNccl, kNoMpi), TransportKind::kNccl);
+  EXPECT_EQ(choose_transport("mpi", kSameNccl, kMpi), TransportKind::kMpi);
+  EXPECT_EQ(choose_transport("host", kSameNccl, kMpi), TransportKind::kHost);
 }
 
 TEST(ChooseTransport, SaysWhichRankDoesNotHaveWhatIsAskedFor) {

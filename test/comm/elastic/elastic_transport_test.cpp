@@ -32,7 +32,7 @@ struct Rank {
   Session& session;
   FakeNccl& nccl;
   const std::shared_ptr<Stream>& stream;
-  Communicator& wires;
+  Communicator& device;
 };
 
 /// The sum of 1 of every rank, in the device's memory.
@@ -40,7 +40,7 @@ double count_ranks(Rank& rank) {
   const Buffer one = rank.stream->allocate(1, DType::kFloat64);
   const Buffer sum = rank.stream->allocate(1, DType::kFloat64);
   one.block().as<double>()[0] = 1.0;
-  rank.wires
+  rank.device
       .all_reduce_sum(one.block(), sum.block(),
                       {.owner = both(one.owner(), sum.owner()), .ready = rank.stream->record()})
       .wait();
@@ -49,7 +49,7 @@ double count_ranks(Rank& rank) {
 
 /// All ranks have come here, unless one of them ends the world already.
 void meet(Rank& rank) {
-  static_cast<void>(what_of<PeerLost>([&rank] { rank.wires.barrier(); }));
+  static_cast<void>(what_of<PeerLost>([&rank] { rank.device.barrier(); }));
 }
 
 /// Counts ranks until one is lost. Returns the message.
@@ -77,10 +77,10 @@ class ElasticTransport : public testing::TestWithParam<std::string> {
       FakeNccl nccl(hub);
       const std::shared_ptr<Stream> stream = std::make_shared<ThreadStream>(kDevice);
       Rank* self = nullptr;
-      const auto wires =
+      const auto device =
           make_transport(session.communicator(), stream,
                          [&](Communicator&, const std::string& flaw) { return make(*self, flaw); });
-      Rank rank{session, nccl, stream, *wires};
+      Rank rank{session, nccl, stream, *device};
       self = &rank;
       live(rank);
     });
@@ -88,8 +88,8 @@ class ElasticTransport : public testing::TestWithParam<std::string> {
 
   /// All ranks have done their work.
   static void leave(Rank& rank) {
-    rank.wires.barrier();
-    rank.wires.close();
+    rank.device.barrier();
+    rank.device.close();
     rank.session.close();
   }
 
@@ -103,9 +103,9 @@ TEST_P(ElasticTransport, DoWhatEveryBackendDoes) {
     run(size, [](Rank& rank) {
       for (const ConformanceCase& test : conformance_cases()) {
         SCOPED_TRACE(test.name);
-        test.body(rank.wires);
+        test.body(rank.device);
         rank.stream->synchronize();
-        rank.wires.barrier();
+        rank.device.barrier();
       }
       leave(rank);
     });
@@ -114,15 +114,15 @@ TEST_P(ElasticTransport, DoWhatEveryBackendDoes) {
 
 TEST_P(ElasticTransport, GoOnWithoutARankThatDies) {
   run(4, [](Rank& rank) {
-    EXPECT_TRUE(rank.wires.is_elastic());
+    EXPECT_TRUE(rank.device.is_elastic());
     EXPECT_EQ(count_ranks(rank), 4.0);
     meet(rank);
     if (rank.session.world().rank == 1) return;
     EXPECT_NE(count_until_lost(rank), "");
-    EXPECT_EQ(rank.wires.elastic()->reconfigure(1).world.size, 3);
+    EXPECT_EQ(rank.device.elastic()->reconfigure(1).world.size, 3);
     EXPECT_EQ(count_ranks(rank), 3.0);
-    const auto part = rank.wires.split(rank.wires.rank() == 0 ? 0 : 1);
-    EXPECT_EQ(part->size(), rank.wires.rank() == 0 ? 1 : 2);
+    const auto part = rank.device.split(rank.device.rank() == 0 ? 0 : 1);
+    EXPECT_EQ(part->size(), rank.device.rank() == 0 ? 1 : 2);
     leave(rank);
   });
   // Those of the world that has ended, and those of the rank that died.
@@ -134,12 +134,12 @@ TEST_P(ElasticTransport, BeginAgainWithTheSameRanksWhenTheLibraryFails) {
   run(3, [](Rank& rank) {
     EXPECT_EQ(count_ranks(rank), 3.0);
     meet(rank);
-    if (rank.wires.rank() == 2) rank.nccl.set_error("network is down");
+    if (rank.device.rank() == 2) rank.nccl.set_error("network is down");
     const std::string text = count_until_lost(rank);
-    if (rank.wires.rank() == 2) {
+    if (rank.device.rank() == 2) {
       EXPECT_TRUE(contains(text, "network is down")) << text;
     }
-    EXPECT_EQ(rank.wires.elastic()->reconfigure(1).world.size, 3);
+    EXPECT_EQ(rank.device.elastic()->reconfigure(1).world.size, 3);
     EXPECT_EQ(count_ranks(rank), 3.0);
     leave(rank);
   });
@@ -150,10 +150,10 @@ TEST_P(ElasticTransport, TakeNothingFromAnOperationThatTheLibraryHasGivenUp) {
   run(2, [](Rank& rank) {
     EXPECT_EQ(count_ranks(rank), 2.0);
     meet(rank);
-    const bool fails = rank.wires.rank() == 0;
+    const bool fails = rank.device.rank() == 0;
     const Buffer mine = rank.stream->allocate(1, DType::kFloat64);
     const Buffer sum = rank.stream->allocate(1, DType::kFloat64);
-    Request request = rank.wires.all_reduce_sum(mine.block(), sum.block(), {});
+    Request request = rank.device.all_reduce_sum(mine.block(), sum.block(), {});
     rank.stream->synchronize();
     if (fails) rank.nccl.set_error("remote process exited");
     ThreadStream compute(kDevice);
@@ -164,7 +164,7 @@ TEST_P(ElasticTransport, TakeNothingFromAnOperationThatTheLibraryHasGivenUp) {
     }
     // The other one may hear of it. It goes no further before.
     if (!fails) meet(rank);
-    rank.wires.elastic()->reconfigure(1);
+    rank.device.elastic()->reconfigure(1);
     EXPECT_EQ(count_ranks(rank), 2.0);
     leave(rank);
   });
@@ -176,17 +176,17 @@ TEST_P(ElasticTransport, TellWhoeverAsksThatAStartHasFailed) {
   run(
       3,
       [](Rank& rank) {
-        EXPECT_NE(what_of<PeerLost>([&] { rank.wires.connect(); }), "");
-        EXPECT_NE(what_of<PeerLost>([&] { rank.wires.check(); }), "");
+        EXPECT_NE(what_of<PeerLost>([&] { rank.device.connect(); }), "");
+        EXPECT_NE(what_of<PeerLost>([&] { rank.device.check(); }), "");
         EXPECT_NE(what_of<PeerLost>([&] { count_ranks(rank); }), "");
-        EXPECT_EQ(rank.wires.elastic()->reconfigure(0).world.size, 3);
-        rank.wires.check();
+        EXPECT_EQ(rank.device.elastic()->reconfigure(0).world.size, 3);
+        rank.device.check();
         EXPECT_EQ(count_ranks(rank), 3.0);
         leave(rank);
       },
       [&fails](Rank& rank, const std::string&) {
         rank.session.communicator().barrier();
-        if (rank.wires.rank() == 1 && fails.exchange(false)) {
+        if (rank.device.rank() == 1 && fails.exchange(false)) {
           throw PeerLost({.rank = 1}, "no way there");
         }
         return make_nccl(rank);
@@ -201,9 +201,9 @@ TEST_P(ElasticTransport, TellWhyTheyHaveFailedThreeTimesInARow) {
         for (int i = 0; i < 3; ++i) {
           EXPECT_EQ(count_ranks(rank), 3.0);
           meet(rank);
-          if (rank.wires.rank() == 1) rank.nccl.set_error("no way there");
+          if (rank.device.rank() == 1) rank.nccl.set_error("no way there");
           EXPECT_NE(count_until_lost(rank), "");
-          rank.wires.elastic()->reconfigure(1);
+          rank.device.elastic()->reconfigure(1);
         }
         EXPECT_EQ(count_ranks(rank), 3.0);
         leave(rank);
@@ -228,10 +228,10 @@ TEST_P(ElasticTransport, EndWithoutTheLastRankWhereItDoesNotFit) {
         EXPECT_EQ(count_ranks(rank), 3.0);
         meet(rank);
         fits = false;
-        const bool is_last = rank.wires.rank() == 2;
+        const bool is_last = rank.device.rank() == 2;
         if (is_last) rank.nccl.set_error("network is down");
         EXPECT_NE(count_until_lost(rank), "");
-        rank.wires.elastic()->reconfigure(1);
+        rank.device.elastic()->reconfigure(1);
         if (is_last) {
           EXPECT_THROW(count_ranks(rank), ConfigError);
           return;
@@ -239,10 +239,10 @@ TEST_P(ElasticTransport, EndWithoutTheLastRankWhereItDoesNotFit) {
         // Until the last rank has left, worlds begin with it.
         const auto count_both = [&rank] {
           EXPECT_EQ(count_ranks(rank), 2.0);
-          rank.wires.barrier();
+          rank.device.barrier();
         };
-        while (!what_of<PeerLost>(count_both).empty()) rank.wires.elastic()->reconfigure(1);
-        rank.wires.close();
+        while (!what_of<PeerLost>(count_both).empty()) rank.device.elastic()->reconfigure(1);
+        rank.device.close();
         rank.session.close();
       },
       [&fits](Rank& rank, const std::string&) {

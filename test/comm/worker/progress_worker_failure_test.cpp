@@ -384,7 +384,7 @@ TEST(ProgressWorkerFailure, ForgetsADrainThatWasInterrupted) {
   ProgressWorker worker({.timeout_s = 0.05, .while_waiting = [&] {
                            if (interrupts) throw std::runtime_error("Ctrl-C");
                          }});
-  Request message = worker.submit(scripted(script, 0), {.label = {.what = "letter"}});
+  Request message = worker.submit(scripted(script, 0), {.label = {.what = "message"}});
   expect_started(script, {0});
   script.moves = 0b01;
   EXPECT_THROW(worker.drain(), std::runtime_error);
@@ -399,7 +399,7 @@ TEST(ProgressWorkerFailure, TimesALetterOutOnlyWhileSomebodyWaitsForIt) {
     Script script;
     script.messages = 0b01;
     ProgressWorker worker({.timeout_s = 0.05});
-    Request message = worker.submit(scripted(script, 0), {.label = {.what = "letter"}});
+    Request message = worker.submit(scripted(script, 0), {.label = {.what = "message"}});
     expect_started(script, {0});
     let_time_pass();
     EXPECT_NO_THROW(worker.check());

@@ -62,15 +62,15 @@ TEST(Peers, BuildsOneCommunicatorPerDistinctGroup) {
     for (std::int64_t k = 0; k < *topology->period(); ++k) {
       mine.insert(topology->round(k).edge_of(world.rank).ranks);
     }
-    EXPECT_EQ(spy.num_parts(), static_cast<std::int64_t>(mine.size()));
-    EXPECT_EQ(spy.num_parts(), 3);
+    EXPECT_EQ(spy.num_subgroups(), static_cast<std::int64_t>(mine.size()));
+    EXPECT_EQ(spy.num_subgroups(), 3);
     const std::size_t num_splits = spy.colors.size();
     for (std::int64_t k = 0; k < 3 * *topology->period(); ++k) {
       EXPECT_EQ(cache.round(k), rank_round(topology->round(k), world.rank));
       expect_group(cache, cache.round(k));
     }
     EXPECT_EQ(spy.colors.size(), num_splits) << "nothing is built twice";
-    EXPECT_EQ(spy.num_parts(), 3);
+    EXPECT_EQ(spy.num_subgroups(), 3);
   });
 }
 
@@ -99,7 +99,7 @@ TEST(Peers, NeedsNoneForPairsAndForEverybody) {
       SpyCommunicator spy(communicator);
       SubCommunicators parts(spy);
       const Peers cache(parts, *topology);
-      EXPECT_EQ(spy.num_parts(), 0) << name;
+      EXPECT_EQ(spy.num_subgroups(), 0) << name;
       EXPECT_TRUE(spy.colors.empty()) << name;
     });
   }
@@ -123,7 +123,7 @@ TEST(Peers, RefusesGroupsOfOthers) {
     SubCommunicators parts(communicator);
     Peers cache(parts, topology);
     RankRound round = cache.round(0);
-    EXPECT_EQ(communicator.num_parts(), 1);
+    EXPECT_EQ(communicator.num_subgroups(), 1);
     expect_group(cache, round);
     round.group = topology.round(0).edges[world.rank < 3 ? 1 : 0].ranks;
     EXPECT_THROW((void)cache.parts().group(round), std::logic_error);
@@ -154,7 +154,7 @@ TEST(Peers, BuildsGroupsThatAppearLater) {
       const RankRound round = cache.round(k);
       if (round.group.size() > 2) expect_group(cache, round);
     }
-    EXPECT_EQ(spy.num_parts(), world.rank == 2 ? 2 : 1);
+    EXPECT_EQ(spy.num_subgroups(), world.rank == 2 ? 2 : 1);
   });
 }
 
@@ -219,7 +219,7 @@ TEST(Peers, BuildsTwoCommunicatorsPerNode) {
           EXPECT_EQ(cache.parts().group(cache.round(1)).world_ranks(),
                     (std::vector<int>{0, 2, 4, 6, 8, 10}));
         }
-        EXPECT_EQ(communicator.num_parts(), world.rank % 2 == 0 ? 3 : 2);
+        EXPECT_EQ(communicator.num_subgroups(), world.rank % 2 == 0 ? 3 : 2);
       },
       2);
 }

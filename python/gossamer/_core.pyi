@@ -301,8 +301,7 @@ class Engine:
         parameters: Sequence[tuple[str, Sequence[int], Sequence[int], str, int]],
         gpu: Gpu | None,
         options: str,
-        optimizer: str,
-        rule: object | None,
+        optimizer: object,
         islands: tuple[Session, Session] | None = None,
     ) -> None: ...
     def set_stream(self, stream: int) -> None: ...

@@ -129,8 +129,7 @@ class EngineSteps(torch.nn.Module):
             self._trained.described(),
             engine_gpu(self._trained.device),
             self._options_text(),
-            optimizer.rule or "",
-            _rule_of(self) if optimizer.rule is None else None,
+            _rule_of(self) if optimizer.rule is None else optimizer.rule,
             self._island_sessions(),
         )
 

@@ -54,10 +54,10 @@ nb::dlpack::dtype dlpack_type(DType type) {
 
 Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
                const std::optional<Gpu>& gpu, const std::string& options,
-               const std::string& optimizer, nb::object rule, std::optional<IslandSessions> islands)
+               const nb::object& optimizer, std::optional<IslandSessions> islands)
     : session_(std::move(session)),
       islands_(std::move(islands)),
-      rule_(std::move(rule)),
+      rule_(nb::isinstance<nb::str>(optimizer) ? nb::none() : optimizer),
       offered_(parameters.size()),
       told_(parameters.size()) {
   const Device device = device_of(gpu);
@@ -77,10 +77,10 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
     adapt(read.exchange.topology);
   }
   logger_ = read.logger;
-  const TransportChoice wires = read_transport_choice(root.section("device"));
+  const TransportChoice transport = read_transport_choice(root.section("device"));
   read.schedule = schedule_;
   if (rule_.is_none()) {
-    read.optimizer = read_optimizer(optimizer);
+    read.optimizer = read_optimizer(nb::cast<std::string>(optimizer));
   } else {
     read.external_optimizer = [this](std::span<const ExternalStep> steps) { apply_rule(steps); };
     read.rule_sees_whole_step = root.read(kRuleSeesWholeStep);
@@ -98,21 +98,22 @@ Engine::Engine(std::shared_ptr<PySession> session, const std::vector<GivenParame
   stream_ = make_framework_stream(gpu);
   read.stream = stream_.get();
   read.begins_detached = session_->is_elastic();
-  {
-    const nb::gil_scoped_release free;
-    communicator_ = &session_->wires(device, wires, logger_).communicator();
-    if (islands_) {
-      const auto& [node, everyone] = *islands_;
-      read.shards = &node->wires(device, wires, logger_).communicator();
-      read.everyone = &everyone->wires(device, wires, logger_).communicator();
-    }
-  }
+  connect(device, transport, read);
   const ExchangeOptions exchange = read.exchange;
   ParameterHost& host = *this;
   model_ = std::make_unique<Pipeline>(*communicator_, std::move(read), std::move(infos), host);
   model_->check(exchange);
   // A rank that joins has not begun the steps that it will go on from.
   if (!session_->joins()) session_->tell_steps();
+}
+
+void Engine::connect(Device device, const TransportChoice& transport, Pipeline::Config& config) {
+  const nb::gil_scoped_release free;
+  communicator_ = &session_->transport(device, transport, logger_).communicator();
+  if (!islands_) return;
+  const auto& [node, everyone] = *islands_;
+  config.shards = &node->transport(device, transport, logger_).communicator();
+  config.everyone = &everyone->transport(device, transport, logger_).communicator();
 }
 
 Engine::~Engine() {
@@ -436,9 +437,9 @@ void add_engine(nb::module_& module) {
   using Free = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Engine>(module, "Engine")
       .def(nb::init<std::shared_ptr<PySession>, const std::vector<GivenParameter>&,
-                    const std::optional<Gpu>&, const std::string&, const std::string&, nb::object,
+                    const std::optional<Gpu>&, const std::string&, const nb::object&,
                     std::optional<IslandSessions>>(),
-           "session"_a, "parameters"_a, "gpu"_a.none(), "options"_a, "optimizer"_a, "rule"_a.none(),
+           "session"_a, "parameters"_a, "gpu"_a.none(), "options"_a, "optimizer"_a,
            "islands"_a.none() = nb::none())
       .def("set_stream", &Engine::set_stream, "stream"_a)
       .def("arrived", &Engine::arrived, "parameter"_a)

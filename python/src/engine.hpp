@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <nanobind/nanobind.h>
@@ -59,9 +60,9 @@ using IslandSessions = std::pair<std::shared_ptr<PySession>, std::shared_ptr<PyS
 
 class Engine : private ParameterHost {
  public:
-  /// Collective. `gpu`: where the parameters are; nothing: on the processor. `options` and
-  /// `optimizer`: YAML. `rule`: None, or a function that takes the place of the optimizer. Its
-  /// arguments are:
+  /// Collective. `gpu`: where the parameters are; nothing: on the processor. `options`: YAML.
+  /// `optimizer`: YAML, or a function (a rule) that takes the place of the engine's optimizer. The
+  /// arguments of the function are:
   /// 1. the indices of the buckets whose parameters are mixed,
   /// 2. the factor for the learning rates,
   /// 3. the factor for the gradients of each bucket,
@@ -72,8 +73,8 @@ class Engine : private ParameterHost {
   /// `islands`: None, or the sessions of the ranks that have the other shards of this rank's
   /// parameters, and of all ranks (Pipeline::Config::shards, everyone).
   Engine(std::shared_ptr<PySession> session, const std::vector<GivenParameter>& parameters,
-         const std::optional<Gpu>& gpu, const std::string& options, const std::string& optimizer,
-         nanobind::object rule, std::optional<IslandSessions> islands);
+         const std::optional<Gpu>& gpu, const std::string& options,
+         const nanobind::object& optimizer, std::optional<IslandSessions> islands);
   ~Engine() override;
 
   /// On a GPU: sends the work of the next calls to this cudaStream_t, PyTorch's current stream.
@@ -202,6 +203,8 @@ class Engine : private ParameterHost {
   void drain_parameters() override { drain(); }
   void after_update(const BucketSpec& /*spec*/) override { ++num_updated_; }
   void average_parameters(double weight) override;
+  /// Collective. Connects the communicators that reach the model's memory.
+  void connect(Device device, const TransportChoice& transport, Pipeline::Config& config);
   /// Throws std::logic_error after close(), and when the session has been closed.
   [[nodiscard]] Pipeline& model() const;
   void visit(StateVisitor& visitor, const std::vector<OtherTensor>& others);
@@ -229,6 +232,7 @@ class Engine : private ParameterHost {
   std::shared_ptr<ExternalSchedule> schedule_ = std::make_shared<ExternalSchedule>();
   /// The factor of mixing; null without the option adaptive_factor.
   std::shared_ptr<ChangingFactor> adaptive_factor_;
+  /// The function that takes the place of the engine's optimizer; None: the engine has one.
   nanobind::object rule_;
   std::vector<Place> places_;
   /// Where Python's own gradients of this step lie.

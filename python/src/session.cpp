@@ -105,7 +105,7 @@ class PlaceCommunicator : public ForwardingCommunicator {
   void admit(bool admits) override { whole_.elastic()->admit(admits); }
 
   Membership reconfigure(std::int64_t step) override {
-    drop_parts();
+    drop_subgroups();
     // It belongs to the world that ends here. In between, this is the whole.
     set_inner(whole_);
     part_.reset();
@@ -205,7 +205,7 @@ Session& PySession::open() const {
 PySession::~PySession() {
   if (!home_.is_here()) {
     static_cast<void>(session_.release());
-    static_cast<void>(new auto(std::move(wires_)));
+    static_cast<void>(new auto(std::move(transports_)));
     return;
   }
   if (nb::is_alive()) {
@@ -214,7 +214,7 @@ PySession::~PySession() {
   }
   // A worker may need the lock for the last of what it sends.
   const WithoutLock free;
-  wires_.clear();
+  transports_.clear();
   session_.reset();
 }
 
@@ -258,12 +258,12 @@ Communicator& PySession::called() const {
                  "a rank joins, allowed: after the next step");
 }
 
-DeviceTransport& PySession::wires(Device device, const TransportChoice& choice,
-                                  const Logger& logger) {
+DeviceTransport& PySession::transport(Device device, const TransportChoice& choice,
+                                      const Logger& logger) {
   const std::string key = concat(to_string(device), " ", choice.exchange, " ", choice.share);
-  const auto found = wires_.find(key);
-  if (found != wires_.end()) return found->second;
-  return wires_
+  const auto found = transports_.find(key);
+  if (found != transports_.end()) return found->second;
+  return transports_
       .try_emplace(
           key, device, choice,
           DeviceTransport::Setup{.host = communicator(), .logger = logger, .timeout_s = timeout_s_})
@@ -322,16 +322,16 @@ void PySession::begin_step(std::int64_t num_steps) {
   tell_steps();
 }
 
-void PySession::close_wires() {
-  for (auto& [key, wires] : wires_) wires.close();
+void PySession::close_transports() {
+  for (auto& [key, transport] : transports_) transport.close();
 }
 
 void PySession::close() {
   if (whole_ || !is_open()) return;
   for (const auto& part : parts_) {
-    if (const auto found = part.lock()) found->close_wires();
+    if (const auto found = part.lock()) found->close_transports();
   }
-  close_wires();
+  close_transports();
   if (session_) {
     const bool is_first = session_->world().rank == 0;
     session_->close();
@@ -353,8 +353,8 @@ namespace {
 using Free = nb::call_guard<nb::gil_scoped_release>;
 
 /// The parts of a session, and its members where ranks may be lost.
-void add_members(nb::class_<PySession>& session) {
-  session.def_prop_ro("is_open", &PySession::is_open)
+void add_members(nb::class_<PySession>& type) {
+  type.def_prop_ro("is_open", &PySession::is_open)
       .def("part", &PySession::part, "color"_a, Free(),
            "Return the session of the ranks that give the same color. Collective.\n\n"
            "Its ranks count from 0, in the order of the whole session, with which it ends and "
@@ -396,8 +396,8 @@ void add_members(nb::class_<PySession>& session) {
 }
 
 /// The place of this rank, and the beginning and the end of its work.
-void add_place(nb::class_<PySession>& session) {
-  session.def_prop_ro("rank", [](const PySession& session) { return session.world().rank; })
+void add_place(nb::class_<PySession>& type) {
+  type.def_prop_ro("rank", [](const PySession& session) { return session.world().rank; })
       .def_prop_ro("world_size", [](const PySession& session) { return session.world().size; })
       .def_prop_ro("node_size", [](const PySession& session) { return session.world().node_size; })
       .def_prop_ro("local_rank",
@@ -414,9 +414,8 @@ void add_place(nb::class_<PySession>& session) {
 }
 
 /// The collective calls with values of Python.
-void add_collectives(nb::class_<PySession>& session) {
-  session
-      .def(
+void add_collectives(nb::class_<PySession>& type) {
+  type.def(
           "barrier", [](const PySession& session) { session.called().barrier(); }, Free(),
           "Wait until all ranks have come here. Collective.")
       .def(
@@ -454,10 +453,10 @@ void add_collectives(nb::class_<PySession>& session) {
 }  // namespace
 
 void add_session(nb::module_& module) {
-  nb::class_<PySession> session(module, "Session");
-  add_members(session);
-  add_place(session);
-  add_collectives(session);
+  nb::class_<PySession> type(module, "Session");
+  add_members(type);
+  add_place(type);
+  add_collectives(type);
   module.def("open_sessions", &open, "backend"_a = "", "num_ranks"_a = 0, "node_size"_a = 0,
              "timeout_s"_a = 300.0, "survives"_a = false, Free());
   module.def(

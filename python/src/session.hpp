@@ -78,7 +78,7 @@ class PySession : public std::enable_shared_from_this<PySession> {
   void refuse_calls(bool refuses) { (whole_ ? *whole_ : *this).refuses_calls_ = refuses; }
   /// How the ranks exchange the memory of a device. Collective with a device and a choice that the
   /// session has not had before. Throws as DeviceTransport.
-  DeviceTransport& wires(Device device, const TransportChoice& choice, const Logger& logger);
+  DeviceTransport& transport(Device device, const TransportChoice& choice, const Logger& logger);
   /// Before join(): a world without ranks, in which this rank is -1.
   [[nodiscard]] const World& world() const;
   [[nodiscard]] bool is_open() const {
@@ -90,7 +90,7 @@ class PySession : public std::enable_shared_from_this<PySession> {
   std::shared_ptr<PySession> part(int color);
   /// This rank's node is a member of a run that may lose nodes, and the rank has this place in it.
   void set_place(int place) { place_ = place; }
-  /// That place; -1: the run has no such nodes.
+  /// The place of this rank in its node; -1: nodes are no members of the run.
   [[nodiscard]] int place() const { return whole_ ? whole_->place_ : place_; }
   /// The session of which this one is a part; this one, unless it is a part.
   [[nodiscard]] std::shared_ptr<PySession> whole() { return whole_ ? whole_ : shared_from_this(); }
@@ -144,11 +144,11 @@ class PySession : public std::enable_shared_from_this<PySession> {
   /// part() where ranks may be lost.
   std::shared_ptr<PySession> part_of_places(int color);
   /// Collective.
-  void close_wires();
+  void close_transports();
 
-  /// Null unless this is a part.
+  /// The session of which this one is a part; null unless it is a part.
   std::shared_ptr<PySession> whole_;
-  /// In the order in which they were made, which is the same on all ranks.
+  /// The parts in the order in which they were made, which is the same on all ranks.
   std::vector<std::weak_ptr<PySession>> parts_;
   /// Stays to the end, also when it has been closed: engines refer to its communicator.
   std::unique_ptr<Session> session_;
@@ -159,10 +159,10 @@ class PySession : public std::enable_shared_from_this<PySession> {
   Clock::time_point begin_ = Clock::now();
   double recovery_s_ = 0.0;
   /// The device transports, by their settings. They stay to the end as well.
-  std::map<std::string, DeviceTransport> wires_;
+  std::map<std::string, DeviceTransport> transports_;
   double timeout_s_;
   bool is_open_ = true;
-  /// Its place in its node, where nodes are members of the run; -1: no such run.
+  /// The place of this rank in its node; -1: nodes are no members of the run.
   int place_ = -1;
   bool refuses_calls_ = false;
   /// The steps of all wrappers together that this rank has begun.

@@ -51,6 +51,8 @@ struct BlockUpdate {
   /// The segments in rising order of offsets.
   std::vector<Segment> segments = {};
   double lr = 0.0;
+  /// ParameterUpdate::step_scale.
+  double step_scale = 1.0;
   /// The factor for the gradients, in the stream's memory; work given earlier has written it. Null:
   /// the gradients are used as they are.
   const GradientDecision* decision = nullptr;

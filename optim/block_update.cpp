@@ -255,6 +255,7 @@ ParameterUpdate piece_of(const BlockUpdate& update, const Segment& segment, Part
   ParameterUpdate piece{.parameter = part_of(update.parameters, range.first, numel),
                         .step = segment.step,
                         .lr = segment.lr.value_or(update.lr),
+                        .step_scale = update.step_scale,
                         .weight_decay = segment.weight_decay,
                         .simd = update.simd};
   if (segment.gradient.data != nullptr) {

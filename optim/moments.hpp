@@ -40,7 +40,7 @@ struct MomentCoefficients {
   T beta2;
   T new1;        // 1 - beta1
   T new2;        // 1 - beta2
-  T step_size;   // lr / (1 - beta1^t)
+  T step_size;   // lr * step_scale / (1 - beta1^t)
   T root_scale;  // 1 / sqrt(1 - beta2^t)
   T eps;
   T shrink;      // decoupled: the parameter is multiplied by this
@@ -61,7 +61,7 @@ MomentCoefficients<T> moment_coefficients(const MomentOptions& options, Decay de
           static_cast<T>(options.beta2),
           static_cast<T>(1.0 - options.beta1),
           static_cast<T>(1.0 - options.beta2),
-          static_cast<T>(update.lr / correction1),
+          static_cast<T>(update.lr * update.step_scale / correction1),
           static_cast<T>(1.0 / std::sqrt(correction2)),
           static_cast<T>(options.eps),
           static_cast<T>(coupled ? 1.0 : 1.0 - update.lr * update.weight_decay),

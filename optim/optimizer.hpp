@@ -65,6 +65,9 @@ struct ParameterUpdate {
   /// The number of this update of the parameter, counted from 1.
   std::int64_t step = 1;
   double lr = 0.0;
+  /// Optimizers of GradientUse::kNormalized multiply the part of the step by this that the
+  /// gradients make. Weight decay does not follow it.
+  double step_scale = 1.0;
   double weight_decay = 0.0;
   /// The gradient is multiplied by this first.
   double gradient_scale = 1.0;
@@ -101,6 +104,17 @@ struct FrozenMoments {
   std::int64_t warmup = 0;
 };
 
+/// What noise in the gradients does to the steps of an optimizer (core/step/recipe.hpp).
+enum class GradientUse {
+  /// Nobody has measured it.
+  kUnknown,
+  /// A step is a sum of gradients, so that the noise of ranks averages out.
+  kLinear,
+  /// A step is divided by the root mean square of gradients, or of means over cycle() gradients. So
+  /// noise makes steps shorter.
+  kNormalized,
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -122,6 +136,7 @@ class Optimizer {
   /// True: the rule learns from the mixing of every step. Averages that come every few steps would
   /// mislead it.
   [[nodiscard]] virtual bool follows_mixing() const { return false; }
+  [[nodiscard]] virtual GradientUse gradient_use() const { return GradientUse::kUnknown; }
   /// False: this optimizer only mixes parameters, and the caller of the step applies a rule of its
   /// own (ExternalOptimizer).
   [[nodiscard]] virtual bool has_rule() const { return true; }

@@ -62,6 +62,8 @@ struct RuleTraits {
   StateMask rest_states = 0;
   /// Optimizer::follows_mixing().
   bool follows_mixing = false;
+  /// Optimizer::gradient_use().
+  GradientUse gradient_use = GradientUse::kUnknown;
   /// True: the rule also has Optimizer::frozen_moments().
   bool freezes_moments = false;
 };

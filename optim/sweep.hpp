@@ -225,6 +225,7 @@ class RuleOptimizer : public OnePassOptimizer {
     }
   }
   [[nodiscard]] bool follows_mixing() const override { return Rule::kTraits.follows_mixing; }
+  [[nodiscard]] GradientUse gradient_use() const override { return Rule::kTraits.gradient_use; }
   [[nodiscard]] const void* rule() const override { return &rule_; }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }
   void update_on_device(Stream& stream, std::span<const BlockUpdate> updates) const override {

@@ -220,7 +220,7 @@ inline constexpr IntegerOption kPatience{
     "not",
     {.fallback = 0, .min = 0, .max = kMaxCount}};
 inline constexpr std::array kOptions = option_list(kNonfinite, kDiverged, kGradClip, kGradClipNorm,
-                                                   kLoss, kAccumulate, kEma, kPatience);
+                                                   kRecipe, kLoss, kAccumulate, kEma, kPatience);
 }  // namespace train_section
 
 namespace comm_section {

@@ -234,6 +234,9 @@ struct AlgorithmEntry {
   /// Why blocks must be in the memory of processors; empty: they may be on GPUs. Ends a sentence
   /// after "because".
   std::string_view processors_only = {};
+  /// True: a measured rule says what a recipe for all-reduce becomes under the algorithm
+  /// (core/step/recipe.hpp), as long as period() is at most 10.
+  bool takes_recipe = false;
   /// True: a step may lose its exchanges, and the ranks that are left start the algorithm anew
   /// (Pipeline::resume()).
   bool survives = false;

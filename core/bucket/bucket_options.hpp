@@ -21,6 +21,12 @@ inline constexpr NumberOption kGradClipNorm{"grad_clip_norm",
                                             "the largest norm; only together with grad_clip",
                                             {.fallback = 1.0, .min = 0.0, .above_min = true}};
 
+inline constexpr ChoiceOption kRecipe{
+    "recipe",
+    "allreduce: learning rate and norm are those of a recipe for all-reduce with the same total "
+    "batch, and the run multiplies them by the noise that it measures; own: they are the run's",
+    {.fallback = "own", .names = recipe_names}};
+
 inline constexpr NumberOrWordOption kBucketSizeMb{
     "size_mb",
     "MiB at which a bucket closes; auto: the first steps (about 80) try 25, 8, 3 and 1, and "

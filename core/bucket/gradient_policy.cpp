@@ -21,6 +21,11 @@ constexpr std::array kClipModes = {
     NamedValue{"delayed_global", ClipMode::kDelayedGlobal},
 };
 
+constexpr std::array kRecipes = {
+    NamedValue{"own", Recipe::kOwn},
+    NamedValue{"allreduce", Recipe::kAllReduce},
+};
+
 constexpr std::array kNonFinite = {
     NamedValue{"abort", NonFinite::kAbort},
     NamedValue{"skip", NonFinite::kSkip},
@@ -41,6 +46,8 @@ NonFinite nonfinite(std::string_view name) {
   return row_of(kNonFinite, "policy for non-finite gradients", name).value;
 }
 
+std::vector<std::string> recipe_names() { return names_of(kRecipes); }
+
 void read_clipping(const Options& section, GradientOptions& gradients) {
   if (section.has("grad_clip_norm") && !section.has("grad_clip")) {
     section.fail("grad_clip_norm",
@@ -49,6 +56,7 @@ void read_clipping(const Options& section, GradientOptions& gradients) {
   }
   gradients.clip_mode = clip_mode(section.read(kGradClip));
   gradients.clip_norm = section.read(kGradClipNorm);
+  gradients.recipe = row_of(kRecipes, "recipe", section.read(kRecipe)).value;
 }
 
 GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,
@@ -91,7 +99,7 @@ bool GradientPolicy::defers() const {
 
 DecisionRule GradientPolicy::rule(double mean_factor) const {
   return {.clip_mode = options_.clip_mode,
-          .clip_norm = options_.clip_norm,
+          .clip_norm = options_.clip_norm * norm_factor_,
           .unit = scale_ * mean_factor};
 }
 

@@ -64,15 +64,28 @@ ClipMode clip_mode(std::string_view name);
 std::vector<std::string> nonfinite_names();
 NonFinite nonfinite(std::string_view name);
 
+/// For which way to train the learning rate and the largest norm were chosen
+/// (core/step/recipe.hpp).
+enum class Recipe : std::uint8_t {
+  /// For the way of the run, which takes them as they are.
+  kOwn,
+  /// For all-reduce with the same total batch.
+  kAllReduce,
+};
+
+/// `own`, `allreduce`.
+std::vector<std::string> recipe_names();
+
 struct GradientOptions {
   ClipMode clip_mode = ClipMode::kNone;
   /// The largest norm allowed; must be positive unless the mode is kNone.
   double clip_norm = 1.0;
   NonFinite nonfinite = NonFinite::kAbort;
+  Recipe recipe = Recipe::kOwn;
 };
 
-/// Reads the keys grad_clip and grad_clip_norm of a section. Throws ConfigError, also for a norm
-/// without a mode, which would clip nothing.
+/// Reads the keys grad_clip, grad_clip_norm and recipe of a section. Throws ConfigError, also for a
+/// norm without a mode, which would clip nothing.
 void read_clipping(const Options& section, GradientOptions& gradients);
 
 /// How a step has ended.
@@ -100,6 +113,8 @@ class GradientPolicy {
   /// Sets the factor that gradients are multiplied by before anything else: 1 over the loss scale,
   /// if there is one. Takes effect with the next gradient used.
   void set_scale(double scale) { scale_ = scale; }
+  /// Multiplies the largest norm by a factor from the next gradient used on.
+  void set_norm_factor(double factor) { norm_factor_ = factor; }
   /// Clips to another norm, by another mode, from the next step on. Call this between two steps.
   void set_clipping(ClipMode mode, double norm);
 
@@ -153,6 +168,7 @@ class GradientPolicy {
   GradientOptions options_;
   Stream& stream_;
   double scale_ = 1.0;
+  double norm_factor_ = 1.0;
   Buffer squares_;
   /// The sums of add_norms_of(); empty before its first call.
   Buffer sums_;

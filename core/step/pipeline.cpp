@@ -77,6 +77,7 @@ Pipeline::Pipeline(Communicator& communicator, Config config, std::vector<Parame
       stream_(config_.stream != nullptr ? *config_.stream : inline_stream_),
       pool_(config_.num_threads),
       policy_(config_.gradients, stream_, std::ssize(parameters_), 0),
+      recipe_(config_.gradients.recipe, stream_, parameters_),
       planner_(config_.bucket_bytes, config_.logger),
       places_(parameters_.size()),
       scope_(stream_) {
@@ -183,6 +184,10 @@ void Pipeline::make_algorithm() {
                                                 .simd = config_.simd,
                                                 .pool = &pool_});
   in_world_.lanes->share_memory();
+  recipe_.set_way(why_no_recipe(config_.exchange.algorithm,
+                                config_.setting(config_.exchange, communicator_.size(), false),
+                                config_.gradients.clip_mode, config_.shards != nullptr),
+                  config_.exchange.algorithm.name(), config_.logger);
   // Allocating may free what an allocator has kept, which waits for the device, and a device may
   // wait for NCCL's operation of a peer. So no rank begins to wait for messages before all have
   // their memory.
@@ -295,7 +300,10 @@ void Pipeline::update_all() {
 void Pipeline::mix_and_update(std::span<Bucket> group) {
   const UpdateTimer timer(metrics_);
   std::vector<ConstBlock> squares;
-  for (const Bucket& bucket : group) squares.push_back(bucket.squares());
+  for (const Bucket& bucket : group) {
+    squares.push_back(bucket.squares());
+    if (!detached_) recipe_.take_gradients(progress_.num_steps, bucket);
+  }
   const GradientDecision* decision =
       policy_.decide(group.front().index(), std::move(squares), mean_factor());
   std::vector<BlockUpdate> updates;
@@ -305,6 +313,7 @@ void Pipeline::mix_and_update(std::span<Bucket> group) {
       updates.push_back(bucket.begin_update(with_intake(
           algorithm, bucket,
           {.lr = uncommitted_.lr().value_or(config_.schedule->lr(progress_.num_updates())),
+           .step_scale = recipe_.rate_factor(bucket.optimizer()),
            .decision = decision,
            .simd = config_.simd,
            .pool = &pool_,
@@ -393,6 +402,7 @@ void Pipeline::end_step() {
 
 void Pipeline::count_step() {
   run_or_detach([](Algorithm& algorithm) { algorithm.end_step(); });
+  follow_recipe();
   policy_.end_step(mean_factor());
   for (Bucket& bucket : buckets_) bucket.begin_step();
   step_.num_ready = 0;
@@ -400,6 +410,13 @@ void Pipeline::count_step() {
   step_.has_sent = true;
   step_.is_open = true;
   if (stream_.immediate()) close_step();
+}
+
+void Pipeline::follow_recipe() {
+  run_or_detach([this](const Algorithm& /*algorithm*/) {
+    if (!detached_) recipe_.end_step(progress_.num_steps, communicator_);
+  });
+  policy_.set_norm_factor(recipe_.norm_factor());
 }
 
 void Pipeline::close_step() {

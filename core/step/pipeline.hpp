@@ -108,6 +108,7 @@
 #include "core/step/algorithm_switch.hpp"
 #include "core/step/bucket_planner.hpp"
 #include "core/step/parameter_host.hpp"
+#include "core/step/recipe.hpp"
 #include "core/step/uncommitted_step.hpp"
 #include "optim/schedule.hpp"
 
@@ -328,6 +329,9 @@ class Pipeline {
   /// Between two steps: sets how gradients are clipped from the next step on; see GradientPolicy.
   /// Throws ConfigError.
   void set_clipping(ClipMode mode, double norm) { policy_.set_clipping(mode, norm); }
+  /// The factor by which the next step's largest norm differs from the recipe's; see recipe.hpp. 1
+  /// where the recipe is the run's own.
+  [[nodiscard]] double recipe_factor() const { return recipe_.norm_factor(); }
   /// The L2 norm of the last step's gradients before clipping: this rank's own, or the mean under
   /// all-reduce. Waits like metrics(). 0 before the first step.
   [[nodiscard]] double gradient_norm();
@@ -488,6 +492,8 @@ class Pipeline {
   /// Decides whether the step is skipped. All ranks decide together, unless each rank counts its
   /// own steps or ranks are lost.
   void decide_step();
+  /// Lets the recipe measure the step's gradients, and follows what it has found.
+  void follow_recipe();
   /// Makes the remaining updates, and ends the step unless it stays uncommitted.
   void end_step();
   /// Counts the step and prepares the next one, after all updates.
@@ -513,6 +519,7 @@ class Pipeline {
   Progress progress_;
   WorkerPool pool_;
   GradientPolicy policy_;
+  RecipeControl recipe_;
   BucketPlanner planner_;
   std::vector<Bucket> buckets_;
   UpdateGroups groups_;

@@ -23,6 +23,8 @@ void Pipeline::visit(StateVisitor& visitor) {
   std::int64_t has_sent = step_.has_sent ? 1 : 0;
   visitor.number("run/has_sent", has_sent);
   policy_.visit(visitor);
+  recipe_.visit(visitor);
+  policy_.set_norm_factor(recipe_.norm_factor());
   // What has arrived belongs to the state before loading, so drop it.
   if (visitor.loads()) forget_arrived();
   visitor.number("run/first_step", progress_.first_step);
@@ -182,6 +184,7 @@ void Pipeline::average_ranks(double weight, double state_weight) {
 void Pipeline::visit_numbers(StateVisitor& visitor) {
   visitor.number("run/skipped_steps", progress_.num_skipped);
   policy_.visit(visitor);
+  recipe_.visit(visitor);
   for (Bucket& bucket : buckets_) bucket.visit_updates(visitor);
 }
 

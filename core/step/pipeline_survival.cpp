@@ -32,6 +32,7 @@ class LocalOnly : public Algorithm {
 void Pipeline::stop_exchanging() {
   // Operations that have failed may still read or write on it.
   communicator_.stream()->synchronize();
+  recipe_.drop();
   detached_ = std::make_unique<LocalOnly>(algorithm_ && algorithm_->updates_at_end(),
                                           algorithm_ ? mean_factor() : 1.0);
 }

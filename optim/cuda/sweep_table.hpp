@@ -496,6 +496,7 @@ class SweepLaunches {
   struct Kind {
     double weight_decay = 0.0;
     double lr = 0.0;
+    double step_scale = 1.0;
     std::int64_t step = 0;
     const Optimizer* optimizer = nullptr;
     friend bool operator==(const Kind&, const Kind&) = default;
@@ -525,8 +526,8 @@ class SweepLaunches {
   }
 
   [[nodiscard]] Kind kind_of(const Part& part, const Segment& segment) const {
-    return {segment.weight_decay, segment.lr.value_or(part.update.lr), segment.step,
-            segment.optimizer};
+    return {segment.weight_decay, segment.lr.value_or(part.update.lr), part.update.step_scale,
+            segment.step, segment.optimizer};
   }
 
   [[nodiscard]] const Rule& rule_of(const Segment& segment) const {

@@ -42,7 +42,8 @@ struct AccumAdamRule {
       .state_names = {"m", "v", "accumulator"},
       .phases = {Phase::kFirst, Phase::kMiddle, Phase::kLast, Phase::kOnly},
       .reads = reads,
-      .writes = writes};
+      .writes = writes,
+      .gradient_use = GradientUse::kNormalized};
 
   [[nodiscard]] std::int64_t cycle() const { return accum_iter; }
   [[nodiscard]] Phase phase(std::int64_t step) const {

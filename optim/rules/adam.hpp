@@ -13,7 +13,8 @@ namespace gossamer {
 
 template <Decay kDecay>
 struct AdamRule {
-  static constexpr RuleTraits<2> kTraits = {.state_names = {"m", "v"}};
+  static constexpr RuleTraits<2> kTraits = {.state_names = {"m", "v"},
+                                            .gradient_use = GradientUse::kNormalized};
   template <class T>
   using Coefficients = MomentCoefficients<T>;
 

@@ -21,7 +21,7 @@ struct SgdCoefficients {
 };
 
 struct PlainRule {
-  static constexpr RuleTraits<> kTraits = {};
+  static constexpr RuleTraits<> kTraits = {.gradient_use = GradientUse::kLinear};
   template <class T>
   using Coefficients = SgdCoefficients<T>;
 
@@ -41,7 +41,8 @@ struct MomentumRule {
   static constexpr RuleTraits<1, 2> kTraits = {
       .state_names = {"momentum"},
       .phases = {Phase::kFirst, Phase::kMiddle},
-      .reads = [](Phase phase) { return phase == Phase::kFirst ? 0U : 1U; }};
+      .reads = [](Phase phase) { return phase == Phase::kFirst ? 0U : 1U; },
+      .gradient_use = GradientUse::kLinear};
   template <class T>
   using Coefficients = SgdCoefficients<T>;
 

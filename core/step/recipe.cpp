@@ -1,0 +1,97 @@
+#include "core/step/recipe.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/text.hpp"
+
+namespace gossamer {
+namespace {
+
+/// The most steps between two exchanges that were measured.
+constexpr std::int64_t kMostPeriod = 10;
+
+std::vector<std::int64_t> numels_of(std::span<const ParameterInfo> parameters) {
+  std::vector<std::int64_t> numels;
+  for (const ParameterInfo& info : parameters) numels.push_back(info.numel());
+  return numels;
+}
+
+}  // namespace
+
+std::string why_no_recipe(const AlgorithmChoice& algorithm, const AlgorithmSetting& setting,
+                          ClipMode clip_mode, bool has_shards) {
+  if (algorithm.entry().equal_models == EqualModels::kAfterEveryStep) {
+    return concat(algorithm.name(), " updates with the mean gradient");
+  }
+  if (setting.num_ranks == 1) return "a single rank has all gradients";
+  if (!algorithm.entry().takes_recipe) {
+    return concat("nothing was measured for the algorithm ", algorithm.name());
+  }
+  if (algorithm.period() > kMostPeriod) {
+    return concat("nothing was measured for more than ", kMostPeriod,
+                  " steps between two averages, and there are ", algorithm.period());
+  }
+  if (has_shards) return "nothing was measured for sharded models";
+  if (setting.has_external_optimizer || setting.optimizer == nullptr ||
+      setting.optimizer->gradient_use() == GradientUse::kUnknown) {
+    return "nothing was measured for the optimizer";
+  }
+  if (setting.optimizer->gradient_use() == GradientUse::kLinear && clip_mode == ClipMode::kNone) {
+    return "the optimizer's steps are linear in the gradients, which are not clipped";
+  }
+  return "";
+}
+
+RecipeControl::RecipeControl(Recipe recipe, Stream& stream,
+                             std::span<const ParameterInfo> parameters) {
+  if (recipe == Recipe::kAllReduce) noise_.emplace(stream, numels_of(parameters));
+}
+
+void RecipeControl::set_way(const std::string& reason, std::string_view algorithm,
+                            const Logger& logger) {
+  if (!is_wanted()) return;
+  is_active_ = reason.empty();
+  std::string line =
+      is_active_ ? concat("recipe allreduce: every ", GradientNoise::kEvery,
+                          " steps the ranks measure how ",
+                          "much longer their gradients are than the mean, and ", algorithm,
+                          " multiplies rate and norm by it")
+                 : concat("recipe allreduce: rate and norm stay as they are, because ", reason);
+  if (line != told_) logger.info(line);
+  told_ = std::move(line);
+}
+
+void RecipeControl::take_gradients(std::int64_t step, const Bucket& bucket) {
+  if (!is_active_ || !GradientNoise::is_due(step)) return;
+  if (std::exchange(sampled_step_, step) != step) noise_->begin(step);
+  for (std::int64_t entry = 0; entry < bucket.num_entries(); ++entry) {
+    const ConstBlock gradient = bucket.gradient(entry);
+    if (gradient.data == nullptr) continue;
+    noise_->add(bucket.spec().entries[static_cast<std::size_t>(entry)].parameter, gradient);
+  }
+}
+
+void RecipeControl::end_step(std::int64_t step, Communicator& communicator) {
+  if (sampled_step_ == step) noise_->start(communicator);
+  if (is_active_ && GradientNoise::takes_result(step)) noise_->finish();
+}
+
+void RecipeControl::drop() {
+  sampled_step_ = -1;
+  if (noise_) noise_->drop();
+}
+
+double RecipeControl::rate_factor(const Optimizer& optimizer) const {
+  if (!is_active_ || optimizer.gradient_use() != GradientUse::kNormalized) return 1.0;
+  return noise_->ratio(optimizer.cycle());
+}
+
+void RecipeControl::visit(StateVisitor& visitor) {
+  if (!noise_) return;
+  noise_->drain();
+  noise_->visit(visitor);
+}
+
+}  // namespace gossamer

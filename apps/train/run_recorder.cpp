@@ -217,6 +217,9 @@ Json RunRecorder::begin_record(const ProgressState& state, const std::vector<Win
                  {"epoch", static_cast<double>(state.step * config_.accumulate) /
                                static_cast<double>(data_.batches_per_epoch())},
                  {"lr", state.lr}};
+  if (config_.gradients.recipe == Recipe::kAllReduce) {
+    record["recipe_factor"] = runner_.recipe_factor();
+  }
   if (config_.gradients.nonfinite == NonFinite::kSkip) {
     num_skipped_ = steps.in_step() ? runner_.model().engine().progress().num_skipped
                                    : std::llround(sum_of(rows, &WindowFigures::num_skipped));

@@ -97,6 +97,8 @@ class StepRunner {
   [[nodiscard]] std::int64_t num_samples() const { return num_samples_; }
   /// The learning rate of the last step.
   [[nodiscard]] double last_lr() const { return lr_; }
+  /// Pipeline::recipe_factor().
+  [[nodiscard]] double recipe_factor() const { return model_.engine().recipe_factor(); }
   /// Forgets what the steps of another run have added up.
   void begin_run();
 

@@ -70,6 +70,10 @@ class DecentralizedDataParallel(EngineSteps):
         with a gradient that is not finite are left out.
     bucket_size_in_mb
         Size in MiB at which a bucket closes; 0: the first steps try several sizes.
+    recipe
+        "allreduce": the learning rate and the largest norm were chosen for all-reduce with the same
+        total batch, and the wrapper multiplies both by the noise that it measures (recipe_factor).
+        Where nothing was measured, one line says so. "own": they stay as they are.
     mesh
         For a module that fully_shard() has sharded inside each node: the mesh of all ranks, whose
         dimension ``nodes="node"`` counts the nodes. docs/guide/islands.md has what differs.
@@ -110,6 +114,7 @@ class DecentralizedDataParallel(EngineSteps):
         algorithm: str | Mapping[str, Any] = "gossip",
         codec: str | Mapping[str, Any] = "fp32",
         bucket_size_in_mb: float = 25,
+        recipe: str = "own",
         options: Mapping[str, Any] | None = None,
         session: Session | None = None,
     ) -> None:
@@ -128,6 +133,7 @@ class DecentralizedDataParallel(EngineSteps):
             "algorithm": algorithm,
             "codec": codec,
             "bucket_bytes": int(bucket_size_in_mb * 2**20),
+            "recipe": recipe,
             **({"nonfinite": "skip"} if scaler is not None else {}),
             **(options or {}),
         }
@@ -219,6 +225,15 @@ class DecentralizedDataParallel(EngineSteps):
         if self._session.joins:
             self._survival.enter()
         return self._engine.num_steps()
+
+    @property
+    def recipe_factor(self) -> float:
+        """The factor on the recipe's largest norm in the next step; 1 with ``recipe="own"``.
+
+        Under an optimizer of the Adam family the rate has a factor as well, which is the same for
+        Adam and AdamW.
+        """
+        return self._engine.recipe_factor
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -329,6 +329,7 @@ class Run:
 
     def _measure(self) -> dict[str, Any]:
         last, self._figures.last = self._figures.last, _sums(self._model)
+        follows = self._model._options.get("recipe") == "allreduce"
         return {
             "kind": "step",
             "step": self._step,
@@ -337,6 +338,7 @@ class Run:
             "all_steps": self._step,
             "wait_s": self._figures.last["wait_s"] - last["wait_s"],
             "bytes_sent": self._figures.last["bytes_sent"] - last["bytes_sent"],
+            **({"recipe_factor": self._model._engine.recipe_factor} if follows else {}),
         }
 
     def _end_window(self) -> None:
@@ -465,6 +467,7 @@ class Run:
             "kind": "step",
             "step": first["step"],
             "lr": first["lr"],
+            **{key: first[key] for key in ("recipe_factor",) if key in first},
             "step_ms": 1e3 * sum(row["seconds"] for row in rows.values()) / steps,
             "bytes_sent_per_step": sum(row["bytes_sent"] for row in rows.values()) / steps,
             "elapsed_s": first["elapsed_s"],

@@ -275,6 +275,7 @@ void Engine::set_adaptive_factor(double factor) {
 std::string Engine::take_nonfinite() { return model().take_nonfinite(); }
 
 double Engine::gradient_norm() const { return model().gradient_norm(); }
+double Engine::recipe_factor() const { return model().recipe_factor(); }
 
 void Engine::drain() {
   if (!session_->is_elastic()) return model().drain();
@@ -460,6 +461,7 @@ void add_engine(nb::module_& module) {
       .def("set_gradient_scale", &Engine::set_gradient_scale, "scale"_a)
       .def("set_clip_norm", &Engine::set_clip_norm, "norm"_a)
       .def("gradient_norm", &Engine::gradient_norm, Free())
+      .def_prop_ro("recipe_factor", &Engine::recipe_factor)
       .def("set_adaptive_factor", &Engine::set_adaptive_factor, "factor"_a)
       .def("drain", &Engine::drain, Free())
       .def("forget_arrived", &Engine::forget_arrived, Free())

@@ -109,6 +109,7 @@ class Engine : private ParameterHost {
   /// The L2 norm of the last step's gradients before clipping; 0 before the first step. Waits until
   /// it is known.
   [[nodiscard]] double gradient_norm() const;
+  [[nodiscard]] double recipe_factor() const;
   /// Edges of exchanges that start from now on have the weight 1 - factor (1 - w). Only with the
   /// option adaptive_factor, and with the same factor on all ranks.
   void set_adaptive_factor(double factor);

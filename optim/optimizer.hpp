@@ -136,6 +136,8 @@ class Optimizer {
   /// True: the rule learns from the mixing of every step. Averages that come every few steps would
   /// mislead it.
   [[nodiscard]] virtual bool follows_mixing() const { return false; }
+  /// True: the rule looks at what mixing changes, which must happen in the pass of the update.
+  [[nodiscard]] virtual bool sees_mixing() const { return false; }
   [[nodiscard]] virtual GradientUse gradient_use() const { return GradientUse::kUnknown; }
   /// False: this optimizer only mixes parameters, and the caller of the step applies a rule of its
   /// own (ExternalOptimizer).

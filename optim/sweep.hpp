@@ -225,6 +225,7 @@ class RuleOptimizer : public OnePassOptimizer {
     }
   }
   [[nodiscard]] bool follows_mixing() const override { return Rule::kTraits.follows_mixing; }
+  [[nodiscard]] bool sees_mixing() const override { return Rule::kTraits.sees_before; }
   [[nodiscard]] GradientUse gradient_use() const override { return Rule::kTraits.gradient_use; }
   [[nodiscard]] const void* rule() const override { return &rule_; }
   void update(const ParameterUpdate& update) const override { sweep(rule_, update); }

@@ -12,6 +12,8 @@
 //     after_update(bucket)        the bucket holds the parameters of the next step
 //   end_step()
 //
+// An algorithm with mixes_at_end() gets before_update() for all buckets after end_step() instead.
+//
 // Buckets come in bucket order, the same on every rank. On a stream that lags behind, neighbouring
 // small buckets are a group (core/bucket/update_groups.hpp). The pipeline then makes each of the
 // last three calls for all buckets of the group before it makes the next call. Two conditions defer
@@ -95,6 +97,8 @@ class Algorithm {
 
   /// True: updates wait for the end of the backward pass, because they need gradients of all ranks.
   [[nodiscard]] virtual bool updates_at_end() const { return false; }
+  /// True: a step ends with mixed parameters, so no exchange is under way between two steps.
+  [[nodiscard]] virtual bool mixes_at_end() const { return false; }
   /// The factor that turns the used gradients into means: 1/n where they are sums over n ranks.
   [[nodiscard]] virtual double mean_factor() const { return 1.0; }
 

@@ -6,6 +6,10 @@
 namespace gossamer {
 
 namespace gossip {
+inline constexpr FlagOption kOverlap{
+    "overlap",
+    "the exchange has the whole next step; false: the next step begins with mixed parameters",
+    {.fallback = true}};
 inline constexpr IntegerOption kShareMoments{
     "share_moments",
     "steps between two averages of Adam's second moments over all ranks, 0: never",
@@ -15,7 +19,7 @@ inline constexpr IntegerOption kShareMomentum{
     "steps between two averages of first moments, or of the momentum of sgd, lion and muon, over "
     "all ranks, a multiple of share_moments; 0: never",
     {.fallback = 0, .min = 0, .max = 1'000'000}};
-inline constexpr std::array kOptions = option_list(kShareMoments, kShareMomentum);
+inline constexpr std::array kOptions = option_list(kOverlap, kShareMoments, kShareMomentum);
 }  // namespace gossip
 
 namespace allreduce {
@@ -76,6 +80,10 @@ inline constexpr FlagOption kStreaming{"streaming", "buckets take turns within a
 inline constexpr IntegerOption kLate{"late",
                                      "steps that an average may take, at most every",
                                      {.fallback = 1, .min = 1, .max = 1'000'000}};
+inline constexpr FlagOption kOverlap{
+    "overlap",
+    "an average has the whole next step, or more; false: the next step begins with the average",
+    {.fallback = true}};
 inline constexpr NumberOption kBlend{
     "blend",
     "the part of a rank's own model that stays when a late average arrives",
@@ -96,8 +104,8 @@ inline constexpr IntegerOption kShareMomentum{
     "the ranks that average models, a multiple of share_moments; 0: never",
     {.fallback = 0, .min = 0, .max = 1'000'000}};
 inline constexpr std::array kOptions =
-    option_list(kEvery, kKind, kRounds, kLr, kMomentum, kStreaming, kLate, kBlend, kErrorDecay,
-                kShareMoments, kShareMomentum);
+    option_list(kEvery, kKind, kRounds, kLr, kMomentum, kStreaming, kOverlap, kLate, kBlend,
+                kErrorDecay, kShareMoments, kShareMomentum);
 }  // namespace outer
 
 namespace late_average {

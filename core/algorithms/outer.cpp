@@ -18,6 +18,7 @@
 // SGD. The n-th average meets in round n of the topology.
 //
 // An average travels for `late` steps. With 1 it travels during the next forward and backward pass.
+// With `overlap: false` the next step waits for it.
 // With more, the rank sends a snapshot and trains on. When the average arrives, the rank keeps the
 // part `blend` of its own model: x = blend x + (1 - blend) a (Douillard et al., "Streaming DiLoCo",
 // 2025). With `streaming: true` the buckets take turns, which spreads the traffic of an average
@@ -54,6 +55,7 @@ struct OuterOptions {
   double lr = 1.0;
   double momentum = 0.5;
   bool streams = false;
+  bool overlaps = true;
   std::int64_t late = 1;
   double blend = 0.0;
   double error_decay = 1.0;
@@ -83,6 +85,8 @@ class Outer : public Algorithm {
     forgotten_before_ = step();
     take_anchors();
   }
+
+  [[nodiscard]] bool mixes_at_end() const override { return !options_.overlaps; }
 
   Intake before_update(Bucket& bucket) override {
     slots_[bucket].is_updated = true;
@@ -374,7 +378,12 @@ OuterOptions read_options(const Options& options) {
   read.lr = options.read(outer::kLr, usual.lr);
   read.momentum = options.read(outer::kMomentum, usual.momentum);
   read.streams = options.read(outer::kStreaming);
+  read.overlaps = options.read(outer::kOverlap);
   read.late = options.read(outer::kLate);
+  if (!read.overlaps && read.late > 1) {
+    options.fail("overlap",
+                 concat("is false, and late is ", read.late, ", allowed: true, or late: 1"));
+  }
   if (read.late > read.every) {
     options.fail("late", concat(read.late, " steps are more than the ", read.every,
                                 " between two averages, allowed: up to the value of every"));

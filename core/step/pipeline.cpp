@@ -409,7 +409,21 @@ void Pipeline::count_step() {
   ++progress_.num_steps;
   step_.has_sent = true;
   step_.is_open = true;
-  if (stream_.immediate()) close_step();
+  // Algorithms that mix at the end want to know whether the step counts.
+  if (stream_.immediate() || (algorithm().mixes_at_end() && policy_.skips())) close_step();
+  mix_at_end();
+}
+
+void Pipeline::mix_at_end() {
+  if (!algorithm().mixes_at_end()) return;
+  const UpdateTimer timer(metrics_);
+  for (Bucket& bucket : buckets_) {
+    run_or_detach([&](Algorithm& algorithm) {
+      if (algorithm.mixes_at_end()) {
+        gossamer::mix_at_end(algorithm, bucket, stream_, config_.simd);
+      }
+    });
+  }
 }
 
 void Pipeline::follow_recipe() {

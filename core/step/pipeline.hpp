@@ -498,6 +498,8 @@ class Pipeline {
   void end_step();
   /// Counts the step and prepares the next one, after all updates.
   void count_step();
+  /// Mixes what the other ranks have sent, where the algorithm does so at the end of steps.
+  void mix_at_end();
   /// Computes the squared norm of a gradient where the stream works inside the call. Returns false
   /// if the gradient is not finite and the policy is not to skip. On other streams returns true and
   /// does nothing.

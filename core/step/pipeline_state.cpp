@@ -72,9 +72,12 @@ void Pipeline::repeat_exchanges() {
   for (Bucket& bucket : buckets_) algorithm_->after_update(bucket);
   algorithm_->end_step();
   ++progress_.num_steps;
-  if (step_.has_sent) return;
+  const bool is_mixed_in = algorithm_->mixes_at_end();
+  if (step_.has_sent && !is_mixed_in) return;
   drain();
-  forget_arrived();
+  // A lane that forgets would change its state (GridLane). An algorithm that has mixed does not ask
+  // for what has arrived, and the next round takes its place.
+  if (!step_.has_sent) forget_arrived();
 }
 
 void Pipeline::visit_row_major(StateVisitor& visitor, std::map<std::string, MemoryLayout> layouts) {

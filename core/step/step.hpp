@@ -1,7 +1,7 @@
 #pragma once
 // The order of a step, for all that make steps: the pipeline, the simulation and the plan. The
 // pipeline makes the parts of a step for each bucket as its gradients arrive (pipeline.hpp), and
-// shares with_intake(). The others make whole steps in three phases (PhasedStep). Not thread
+// shares with_intake(). The others make whole steps in four phases (PhasedStep). Not thread
 // safe. Errors: what the algorithm throws.
 
 #include <concepts>
@@ -10,19 +10,31 @@
 
 #include "core/algorithms/algorithm.hpp"
 #include "core/bucket/bucket.hpp"
+#include "optim/block_update.hpp"
 
 namespace gossamer {
 
-/// The update of a bucket with what it mixes in: calls before_update(). `update`: as
+/// The update of a bucket with what it mixes in: calls before_update(), unless the algorithm mixes
+/// at the end of steps. `update`: as
 /// Bucket::update() takes it, without the intake. `unscaled()` returns the decision for gradients
 /// that the algorithm has scaled itself.
 template <std::invocable<> Unscaled>
 BlockUpdate with_intake(Algorithm& algorithm, Bucket& bucket, BlockUpdate update,
                         const Unscaled& unscaled) {
   bucket.set_decision(update.decision);
-  update.intake = algorithm.before_update(bucket);
+  if (!algorithm.mixes_at_end()) update.intake = algorithm.before_update(bucket);
   if (update.intake.gradients_are_scaled) update.decision = unscaled();
   return update;
+}
+
+/// Mixes the parameters of a bucket after a step of an algorithm with mixes_at_end(), as work on
+/// the stream.
+inline void mix_at_end(Algorithm& algorithm, Bucket& bucket, Stream& stream, SimdPath simd) {
+  Intake intake = algorithm.before_update(bucket);
+  if (intake.inboxes.empty()) return;
+  enqueue_mix(stream, bucket.parameters().block(), intake.keep, std::move(intake.inboxes),
+              intake.exchange, simd);
+  bucket.write_rounded();
 }
 
 /// The step of a rank whose gradients are all there, and are neither clipped nor inspected. What
@@ -47,11 +59,18 @@ class PhasedStep {
       bucket.set_decision(nullptr);
     }
   }
-  /// Last: the lanes of new parameters start, and the step ends.
+  /// Third: the lanes of new parameters start, and the step ends.
   void send_parameters() {
     for (Bucket& bucket : buckets_) algorithm_.after_update(bucket);
     algorithm_.end_step();
     for (Bucket& bucket : buckets_) bucket.begin_step();
+  }
+
+  /// Last, when the ranks have counted the step: mixes what has arrived, if the algorithm does so
+  /// at the end of steps.
+  void mix(Stream& stream) {
+    if (!algorithm_.mixes_at_end()) return;
+    for (Bucket& bucket : buckets_) mix_at_end(algorithm_, bucket, stream, best_simd_path());
   }
 
  private:

@@ -198,6 +198,7 @@ class RecordedRank {
     step.update(schedule_->lr(progress_.num_updates()));
     step.send_parameters();
     ++progress_.num_steps;
+    step.mix(stream_);
   }
 
   [[nodiscard]] const Recording& recording() const { return recording_; }

@@ -118,6 +118,7 @@ void VirtualRanks::step(const Gradient& gradient) {
   for_all_ranks([&](std::size_t r) { step_of(r).send_parameters(); });
   network_.deliver(pool_);
   ++progress_.num_steps;
+  for_all_ranks([&](std::size_t r) { step_of(r).mix(stream_); });
 }
 
 std::vector<double> VirtualRanks::mean() {

@@ -29,6 +29,9 @@ inline constexpr std::array kOptionVariants = {
     AlgorithmVariant{"allreduce", "delay: 1, overlap: false, average: false"},
     AlgorithmVariant{"choco", "fraction: 0.3, consensus_step: 0.6"},
     AlgorithmVariant{"choco", "fraction: 1, consensus_step: 1"},
+    AlgorithmVariant{"gossip", "overlap: false"},
+    AlgorithmVariant{"gossip", ""},
+    AlgorithmVariant{"outer", "every: 2, overlap: false"},
     AlgorithmVariant{"outer", "every: 3"},
     AlgorithmVariant{"outer", "every: 2, kind: diloco, lr: 0.8, momentum: 0.6"},
     AlgorithmVariant{"outer", "every: 2, kind: noloco"},
@@ -74,6 +77,11 @@ inline std::vector<AlgorithmVariant> richest_variants() {
     richest.push_back(variant);
   }
   return richest;
+}
+
+/// Whether rules that look at what mixing changes see it.
+inline bool shows_mixing(std::string_view algorithm, std::string_view options) {
+  return algorithm != "gossip" || options != "overlap: false";
 }
 
 /// The topology on which tests run an algorithm, if they do not care: `usual`, if it will do.

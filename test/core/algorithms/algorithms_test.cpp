@@ -19,6 +19,7 @@
 #include "base/random.hpp"
 #include "core/algorithms/algorithm.hpp"
 #include "optim/codec.hpp"
+#include "optim/registry.hpp"
 #include "topology/rank_round.hpp"
 #include "topology/registry.hpp"
 
@@ -456,6 +457,18 @@ class SumsAlone : public Codec {
   void encode_summand(const Block&, const ConstBlock&, SimdPath) const override {}
   void add_summand(const Block&, const ConstBlock&, SimdPath) const override {}
 };
+
+TEST(WhyNot, RefusesToMixAfterTheUpdateWhereTheUpdateNeedsIt) {
+  const AlgorithmChoice at_end("gossip", Options::parse("overlap: false"));
+  const auto directed = make_topology("directed-one-peer-exp", {.size = 4, .node_size = 4});
+  EXPECT_TRUE(contains(at_end.why_not({.topology = directed.get()}), "in both directions"));
+  const auto ring = make_topology("ring", {.size = 4, .node_size = 4});
+  const auto sees = make_optimizer("qg_sgd", Options());
+  EXPECT_TRUE(contains(at_end.why_not({.topology = ring.get(), .optimizer = sees.get()}),
+                       "looks at what mixing changes"));
+  const auto adam = make_optimizer("adam", Options());
+  EXPECT_EQ(at_end.why_not({.topology = ring.get(), .optimizer = adam.get()}), "");
+}
 
 TEST(WhyNot, RefusesACodecOfSumsWhereBlocksAreMixed) {
   const SumsAlone codec;

@@ -89,6 +89,7 @@ TEST_P(EveryCodedAlgorithm, FollowsTheRecursion) {
 TEST_P(EveryCodedAlgorithm, FollowsTheRecursionWithRulesThatSeeMixingAndSkippedSteps) {
   for (const char* rule : {"qg_sgd", "extra"}) {
     Problem sees = problem();
+    if (!shows_mixing(sees.algorithm, sees.algorithm_options)) continue;
     sees.rule = {.type = rule, .momentum = 0.9};
     if (sees.rule.type == "extra") sees.rule.inner = "sgd";
     sees.lr = 0.02;

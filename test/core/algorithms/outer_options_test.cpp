@@ -66,6 +66,7 @@ std::string refusal_of(const std::string& options) {
 
 TEST(Outer, RefusesWhatCannotBe) {
   EXPECT_TRUE(contains(refusal_of("every: 4, late: 5"), "late: 5 steps are more than the 4"));
+  EXPECT_TRUE(contains(refusal_of("every: 4, late: 2, overlap: false"), "true, or late: 1"));
   EXPECT_TRUE(contains(refusal_of("every: 4, blend: 0.5"), "blend: needs late averages"));
   EXPECT_TRUE(contains(refusal_of("kind: fastmo"), "gasloc"));
   EXPECT_TRUE(contains(refusal_of("every: 4, share_moments: 6"),
@@ -110,7 +111,7 @@ TEST(Outer, NeedsATopologyWhereItsOptionsSaySo) {
   const AlgorithmChoice pairs("outer", Options::parse("kind: noloco"));
   EXPECT_EQ(pairs.text(),
             "outer {every: 8, kind: noloco, rounds: topology, lr: 0.7, momentum: 0.5, "
-            "streaming: false, late: 1, blend: 0, error_decay: 1, share_moments: 0, "
+            "streaming: false, overlap: true, late: 1, blend: 0, error_decay: 1, share_moments: 0, "
             "share_momentum: 0}");
   EXPECT_TRUE(contains(pairs.why_not({}), "the algorithm outer needs a topology"));
   const auto directed = make_topology("directed-one-peer-exp", {.size = 4, .node_size = 4});

@@ -77,6 +77,7 @@ TEST_P(EveryPolicy, FollowsTheRecursionWithRulesThatSeeMixing) {
     sees.rule.type = type;
     sees.rule.inner = inner;
     if (sees.rule.type == "adamw") sees.rule.mixing_momentum = 0.3;
+    if (!shows_mixing(sees.algorithm, sees.algorithm_options)) continue;
     if (sees.rule.mixing_momentum > 0.0 &&
         AlgorithmChoice(sees.algorithm).entry().averages_rarely) {
       continue;

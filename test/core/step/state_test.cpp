@@ -169,8 +169,9 @@ TEST_P(EveryClipMode, LetsEveryAlgorithmAndOptimizerGoOnBitForBit) {
     for (const auto& [optimizer, optimizer_options] : kOptimizers) {
       const bool is_mine = count++ % parts == static_cast<std::size_t>(mode);
       if (share == Share::kQuarter && !is_mine) continue;
-      const bool follows_mixing = std::string_view(optimizer_options).starts_with("mixing");
-      if (follows_mixing && AlgorithmChoice(algorithm).entry().averages_rarely) continue;
+      const AlgorithmChoice choice(algorithm, Options::parse(options));
+      const auto rule = make_optimizer(optimizer, Options::parse(optimizer_options));
+      if (!choice.why_not({.optimizer = rule.get()}).empty()) continue;
       SCOPED_TRACE(concat(algorithm, " {", options, "}, ", optimizer));
       Case c = case_of(algorithm, options);
       c.optimizer = optimizer;

@@ -190,6 +190,8 @@ TEST(SwitchTo, EqualsGluedRunsForEveryAlgorithm) {
       c.phase_steps = 2;
       if (average) {
         c.problem.gradients = {.clip_mode = ClipMode::kDelayedGlobal, .clip_norm = 0.6};
+      }
+      if (average && shows_mixing(algorithm, options)) {
         c.optimizer = "extra";
         c.optimizer_options = "rule: {name: sgd, momentum: 0.9}";
       }

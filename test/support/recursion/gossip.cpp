@@ -3,8 +3,15 @@
 
 namespace gossamer::recursion {
 
-/// x <- W x, then the update.
-Algorithm gossip(const Ranks&) {
+/// x <- W x, then the update; without overlap in the other order.
+Algorithm gossip(const Ranks& given) {
+  if (!given.options.read(FlagOption{.name = "overlap", .rule = {.fallback = true}})) {
+    return [](Ranks& ranks, Step& step) {
+      ranks.update(step);
+      ranks.mix(step.number);
+      share_moments(ranks, step.number + 1, {});
+    };
+  }
   return [](Ranks& ranks, Step& step) {
     if (step.number > 0) ranks.mix(step.number - 1);
     share_moments(ranks, step.number, {});

@@ -209,15 +209,24 @@ class OuterRecursion {
 
 /// Local steps, and averages of models that arrive late.
 Algorithm outer(const Ranks& ranks) {
-  return [averages = OuterRecursion(ranks)](Ranks& all, Step& step) mutable {
-    share_moments(all, step.number,
-                  {.cycle = averages.every(),
-                   .turn_of = [&](std::size_t value) { return averages.turn_of(value); },
-                   .in_rounds = averages.follows_topology()});
-    averages.move(all, step.number);
+  const bool overlaps =
+      ranks.options.read(FlagOption{.name = "overlap", .rule = {.fallback = true}});
+  return [overlaps, averages = OuterRecursion(ranks)](Ranks& all, Step& step) mutable {
+    const auto move = [&](int number) {
+      share_moments(all, number,
+                    {.cycle = averages.every(),
+                     .turn_of = [&](std::size_t value) { return averages.turn_of(value); },
+                     .in_rounds = averages.follows_topology()});
+      averages.move(all, number);
+    };
+    if (overlaps) move(step.number);
     // The rules see the moved model alone.
     all.before = all.x;
     all.update(step);
+    if (overlaps) return;
+    all.past.push_back(all.x);
+    move(step.number + 1);
+    all.past.pop_back();
   };
 }
 

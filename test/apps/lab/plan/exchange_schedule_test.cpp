@@ -257,7 +257,9 @@ TEST(ExchangeSchedule, SaysHowManyStepsLaterRanksWait) {
   EXPECT_EQ(late_of("allreduce", ""), Lates{0});
   EXPECT_EQ(late_of("allreduce", "delay: 1"), Lates{1});
   EXPECT_EQ(late_of("gossip", ""), Lates{1});
+  EXPECT_EQ(late_of("gossip", "overlap: false"), Lates{0});
   EXPECT_EQ(late_of("outer", "every: 6"), Lates{1});
+  EXPECT_EQ(late_of("outer", "every: 6, overlap: false"), Lates{0});
   for (const char* const rounds : {"all", "topology"}) {
     const std::string options = concat("kind: noloco, every: 6, rounds: ", rounds);
     EXPECT_EQ(late_of("outer", concat(options, ", late: 4")), Lates{4});

@@ -176,14 +176,18 @@ class AlgorithmFactory {
   /// `topologies`: what stands in place of the topologies of the algorithm's row, where options
   /// decide. `period`: the number of steps, at least 1, after which what the ranks send repeats,
   /// once a warm-up is over. Example: `outer` with `every: 8` sends in one of 8 steps.
+  /// `takes_recipe`: a measured rule says what a recipe for all-reduce becomes under the algorithm
+  /// (core/step/recipe.hpp).
   template <std::invocable<const AlgorithmSetup&> Function>
   // NOLINTNEXTLINE(google-explicit-constructor): `return [](const AlgorithmSetup&) {...}` works
   AlgorithmFactory(Function make, WhyNot why_not = nullptr,
-                   std::optional<TopologyKind> topologies = std::nullopt, std::int64_t period = 1)
+                   std::optional<TopologyKind> topologies = std::nullopt, std::int64_t period = 1,
+                   bool takes_recipe = false)
       : make_(std::move(make)),
         why_not_(std::move(why_not)),
         topologies_(topologies),
-        period_(period) {}
+        period_(period),
+        takes_recipe_(takes_recipe) {}
 
   [[nodiscard]] std::string why_not(const AlgorithmSetting& setting) const {
     return why_not_ ? why_not_(setting) : "";
@@ -193,12 +197,14 @@ class AlgorithmFactory {
   }
   [[nodiscard]] std::optional<TopologyKind> topologies() const { return topologies_; }
   [[nodiscard]] std::int64_t period() const { return period_; }
+  [[nodiscard]] bool takes_recipe() const { return takes_recipe_; }
 
  private:
   Make make_;
   WhyNot why_not_;
   std::optional<TopologyKind> topologies_;
   std::int64_t period_;
+  bool takes_recipe_;
 };
 
 /// When all ranks hold the same parameters.
@@ -238,9 +244,6 @@ struct AlgorithmEntry {
   /// Why blocks must be in the memory of processors; empty: they may be on GPUs. Ends a sentence
   /// after "because".
   std::string_view processors_only = {};
-  /// True: a measured rule says what a recipe for all-reduce becomes under the algorithm
-  /// (core/step/recipe.hpp), as long as period() is at most 10.
-  bool takes_recipe = false;
   /// True: a step may lose its exchanges, and the ranks that are left start the algorithm anew
   /// (Pipeline::resume()).
   bool survives = false;
@@ -289,6 +292,8 @@ class AlgorithmChoice {
   [[nodiscard]] bool needs_topology() const { return topologies() != TopologyKind::kNone; }
   /// The number of steps after which what the ranks send repeats, once a warm-up is over.
   [[nodiscard]] std::int64_t period() const { return factory_.period(); }
+  /// Whether a measured rule says what a recipe for all-reduce becomes.
+  [[nodiscard]] bool takes_recipe() const { return factory_.takes_recipe(); }
   /// Whether the ranks may send blocks that the codec has encoded.
   [[nodiscard]] bool takes(const Codec& codec) const;
   /// The name and all options, as `outer {every: 8, kind: slowmo}`.

@@ -76,7 +76,7 @@ AlgorithmFactory read_gossip(const Options& options) {
             const std::string reason = overlaps ? "" : why_not_at_end(setting);
             return reason.empty() ? why_not_shared(periods, setting) : reason;
           },
-          std::nullopt, periods.together()};
+          std::nullopt, periods.together(), /*takes_recipe=*/true};
 }
 
 }  // namespace gossamer

@@ -412,7 +412,9 @@ AlgorithmFactory read_outer(const Options& options) {
   return {[read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); },
           [read](const AlgorithmSetting& setting) { return why_not(read, setting); },
           read.follows_topology ? TopologyKind::kUndirected : TopologyKind::kNone,
-          read.every * read.moments.together()};
+          read.every * read.moments.together(),
+          // Momentum works like a larger learning rate, for which nothing was measured.
+          /*takes_recipe=*/read.momentum == 0.0 && read.lr == 1.0};
 }
 
 }  // namespace gossamer

@@ -26,8 +26,8 @@ std::string why_no_recipe(const AlgorithmChoice& algorithm, const AlgorithmSetti
     return concat(algorithm.name(), " updates with the mean gradient");
   }
   if (setting.num_ranks == 1) return "a single rank has all gradients";
-  if (!algorithm.entry().takes_recipe) {
-    return concat("nothing was measured for the algorithm ", algorithm.name());
+  if (!algorithm.takes_recipe()) {
+    return concat("nothing was measured for the algorithm ", algorithm.text());
   }
   if (algorithm.period() > kMostPeriod) {
     return concat("nothing was measured for more than ", kMostPeriod,

@@ -3,6 +3,7 @@
 
     scripts/lab/recipes.py run FILE --images IMAGES --text TEXT [--only REGEX] [--program PROGRAM]
     scripts/lab/recipes.py table FILE
+    scripts/lab/recipes.py switch FILE --images IMAGES --text TEXT [--only REGEX] [--program PROGRAM]
     scripts/lab/recipes.py noise FILE --images IMAGES --text TEXT [--only REGEX] [--program PROGRAM]
 
 `run` trains small models by `gossamer train`, at equal steps. IMAGES is MNIST's t10k-images-idx3-ubyte.gz, TEXT is
@@ -13,6 +14,9 @@ all-reduce's best one: the grid grows by factors of 2 until its best rate is not
 `table` takes all-reduce's best rate, and then half of it, for a recipe. It prints how far each way ends above
 all-reduce with this recipe: with the factors 1 and root on its rate, then on its norm, where root is the root of the
 number of ranks; then with the best rate and norm of the grid.
+
+`switch` trains with all-reduce's best rate, and then with half of it, by each way without `train.recipe: allreduce` and
+with it, and prints how far the ways end above all-reduce.
 
 `noise` prints how much longer the gradients of single ranks are than their mean, in the three thirds of a run. It
 trains by all-reduce, whose checkpoints hold the norm of the mean, and by gossip, whose checkpoints hold the norms of
@@ -119,6 +123,13 @@ WAYS = {
     "all-2-topk": {**outer(2), "comm": {"codec": "topk"}},
     "all-10": outer(10),
 }
+# Ways that end a step with mixed models.
+for name in ("gossip", "all-2", "all-2-topk", "all-10"):
+    way = WAYS[name]["algorithm"]
+    at_end = {"name": way} if isinstance(way, str) else way
+    WAYS[f"{name}-at-end"] = {**WAYS[name], "algorithm": {**at_end, "overlap": False}}
+# Behind the name of a way: the rate and the norm are those of a recipe for all-reduce.
+RECIPE = "+recipe"
 
 
 def cells() -> Iterator[Cell]:
@@ -137,6 +148,21 @@ def cells() -> Iterator[Cell]:
     yield Cell("gpt-tiny", 8, 4, "adamw", 0.008, one, ("gossip", "all-10"))
     yield Cell("cnn", 4, 16, "adamw", 0.016, two, ("gossip", "all-10"))
     yield Cell("gpt-mini", 4, 4, "adamw", 0.006, three, ("gossip", "all-2-topk", "all-10"))
+
+
+def switched() -> Iterator[Cell]:
+    """What `switch` tries, in the order in which it runs. None of it was used to find the rule."""
+    three, two = (1, 2, 3), (1, 2)
+    gossip, often = ("gossip", "gossip-at-end"), ("gossip", "gossip-at-end", "all-2-topk", "all-10")
+    yield Cell("mlp-wide", 4, 16, "adamw", 0.004, three, often)
+    yield Cell("mlp-uneven", 8, 16, "adamw", 0.008, three, gossip)
+    yield Cell("mlp", 2, 16, "adamw", 0.008, three, gossip)
+    yield Cell("mlp", 16, 16, "adamw", 0.008, two, gossip)
+    yield Cell("mlp", 4, 64, "adamw", 0.008, two, gossip)
+    yield Cell("mlp", 4, 16, "accum_adamw", 0.008, two, gossip)
+    yield Cell("mlp", 4, 16, "sgd", 0.1, two, gossip)
+    yield Cell("cnn", 4, 16, "adamw", 0.016, two, gossip)
+    yield Cell("gpt-mini", 4, 4, "adamw", 0.006, three, often)
 
 
 class Results:
@@ -190,6 +216,8 @@ def configuration(point: Point, options: argparse.Namespace, folder: Path) -> di
     data = {**task["data"], "path": str(path), "batch_size": point.batch}
     run = {"seed": point.seed, "steps": task["steps"], "threads": 1, "checkpoint_every": "never"}
     train = {"grad_clip": "global", "grad_clip_norm": point.norm} if point.norm else {"grad_clip": "none"}
+    if point.way.endswith(RECIPE):
+        train["recipe"] = "allreduce"
     return {
         "run": {**run, "output_dir": str(folder / "run")},
         "model": task["model"],
@@ -198,7 +226,7 @@ def configuration(point: Point, options: argparse.Namespace, folder: Path) -> di
         "lr_schedule": {"name": "cosine_with_warmup", "t_warmup": task["warmup"]},
         "train": train,
         "log": {"report": False, "every": 50, "level": "error"},
-        **WAYS[point.way],
+        **WAYS[point.way.removesuffix(RECIPE)],
     }
 
 
@@ -287,6 +315,32 @@ def run(options: argparse.Namespace) -> None:
                 results.add(point, run_point(point, options))
 
 
+def switch(options: argparse.Namespace) -> None:
+    results = Results(options.file)
+
+    def loss(cell: Cell, way: str, rate: float) -> float:
+        for point in (cell.point(way, rate, 1.0, seed) for seed in cell.seeds):
+            if not results.has(point):
+                results.add(point, run_point(point, options))
+        found = results.loss(cell, way, rate, 1.0)
+        assert found is not None
+        return found
+
+    print("| runs | rate | all-reduce | behind it | with the recipe |\n|---|---|---|---|---|")
+    for cell in switched():
+        if not re.search(options.only, cell.name("")):
+            continue
+        for point in search(cell, "allreduce", 1.0, cell.first, results):
+            if not results.has(point):
+                results.add(point, run_point(point, options))
+        best = best_of(results.grid(cell, "allreduce"), 1.0)
+        for rate in () if best is None else (best[0], rounded(best[0] / 2)):
+            aim = loss(cell, "allreduce", rate)
+            for way in cell.ways:
+                own, new = (cost(loss(cell, name, rate), aim) for name in (way, way + RECIPE))
+                print(f"| {cell.name(way)} | {rate:g} | {aim:.3f} | {own} | {new} |", flush=True)
+
+
 def last_norm(file: Path) -> float:
     """The norm of the last gradient that a checkpoint of a rank holds."""
     with file.open("rb") as stream:
@@ -363,7 +417,7 @@ def table(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for name, function in (("run", run), ("table", table), ("noise", noise)):
+    for name, function in (("run", run), ("table", table), ("switch", switch), ("noise", noise)):
         command = commands.add_parser(name)
         command.add_argument("file", type=Path)
         command.set_defaults(function=function)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tries what theory says about all-reduce's recipe under gossip, with all ranks in one process.
 
-    scripts/lab/recipe_theory.py run FILE --text TEXT [--ranks N] [--rates RATE ...] [--seeds N]
+    scripts/lab/recipe_theory.py run FILE --text TEXT [--ranks N] [--rates RATE ...] [--seeds N] [--ways WAY ...]
     scripts/lab/recipe_theory.py table FILE
 
 `run` trains a small gpt on TEXT (tinyshakespeare) with AdamW, for each way of WAYS. It needs PyTorch alone. The ranks
@@ -36,12 +36,18 @@ WAYS = {
     "gossip": "the recipe as it is",
     "root": "rate and norm times the root of the ranks",
     "quotient": "rate and norm times the quotient of the last steps",
+    "at end": "the recipe as it is; the ranks mix after the update, and before the next gradients",
+    "quotient at end": "the same, and rate and norm times the quotient",
+    "by tensor": "as quotient, but each tensor's rate times a quotient of its own",
+    "mixed momenta": "as quotient, and the first moments are mixed as the models are",
+    "ahead": "as quotient, and gradients are those of a model that is half an own update ahead",
     "sampled": f"the quotient is that of one element of {SAMPLED}, in every {SAMPLE_EVERY}th step",
     "corrected": "second moments without the noise that a mean of all ranks would not have, by own gradients alone",
     "mean moments": "second moments of the mean gradient, as if gradients were averaged in every step",
     "all mixed": "mean moments, and models mixed with those of all ranks in every step",
     "rare moments": f"as mean moments, but averaged in every {SAMPLE_EVERY}th step and while warming up",
 }
+BY_QUOTIENT = ("quotient", "quotient at end", "mixed momenta", "ahead")
 OF_MOMENTS = ("corrected", "mean moments", "all mixed", "rare moments")
 
 
@@ -139,7 +145,12 @@ class Adam:
         # What is left of the zeros with which the second moments begin.
         self._left = 1.0
 
-    def update(self, x: Tensor, g: Tensor, mean_gradient: Tensor, step: int, rates: tuple[float, float]) -> Tensor:
+    def mix(self, partners: Tensor) -> None:
+        self._first = 0.5 * (self._first + self._first[partners])
+
+    def update(
+        self, x: Tensor, g: Tensor, mean_gradient: Tensor, step: int, rates: tuple[float | Tensor, float]
+    ) -> Tensor:
         """Return the next x. `rates`: that of the gradients and that of the decay."""
         self._first.mul_(BETA1).add_(g, alpha=1 - BETA1)
         first = self._first / (1 - BETA1**step)
@@ -169,33 +180,51 @@ def train(run: Run, train_text: Tensor, val_text: Tensor, num_letters: int) -> d
     """Return the run with the loss of the mean model, and the quotient's means over the thirds of the run."""
     torch.manual_seed(run.seed)
     model = Gpt(num_letters)
+    sizes = [p.numel() for p in model.parameters()]
     x = torch.cat([p.detach().flatten() for p in model.parameters()]).repeat(run.ranks, 1)
+    # The model at which the next gradients are computed.
+    at = x
+    by_tensor = [Quotient(run.ranks) for _ in sizes]
     adam = Adam(run.way, x.shape)
     generators = [torch.Generator().manual_seed(1000 * run.seed + rank) for rank in range(run.ranks)]
     quotient, sampled = Quotient(run.ranks), Quotient(run.ranks)
     quotients = []
     for step in range(1, run.steps + 1):
-        g = gradients_of(model, x, train_text, run.batch, generators)
+        g = gradients_of(model, at, train_text, run.batch, generators)
         mean_gradient = g.mean(0)
         quotient.add(g)
         if step == 1 or step % SAMPLE_EVERY == 0:
             sampled.add(g[:, step % SAMPLED :: SAMPLED])
         quotients.append(quotient.value)
-        factors = {"root": math.sqrt(run.ranks), "quotient": quotient.value, "sampled": sampled.value}
+        factors = {"root": math.sqrt(run.ranks), "sampled": sampled.value}
+        factors |= dict.fromkeys((*BY_QUOTIENT, "by tensor"), quotient.value)
         factor = factors.get(run.way, 1.0)
+        rate_factor: float | Tensor = factor
+        if run.way == "by tensor":
+            for part, own in zip(g.split(sizes, dim=1), by_tensor, strict=True):
+                own.add(part)
+            rate_factor = torch.cat([torch.full((n,), own.value) for n, own in zip(sizes, by_tensor, strict=True)])
+        mixes_at_end = run.way in ("at end", "quotient at end")
         if run.way == "allreduce":
             g = mean_gradient.repeat(run.ranks, 1)
         elif run.way == "all mixed":
             x = x.mean(0).repeat(run.ranks, 1)
-        else:
-            distance = 1 << (step % int(math.log2(run.ranks)))
-            x = 0.5 * (x + x[torch.arange(run.ranks) ^ distance])
+        elif not mixes_at_end:
+            partners = torch.arange(run.ranks) ^ (1 << (step % int(math.log2(run.ranks))))
+            x = 0.5 * (x + x[partners])
+            if run.way == "mixed momenta":
+                adam.mix(partners)
         # The other ways change the rate through the second moments.
         norm = run.norm * (quotient.value if run.way in OF_MOMENTS else factor)
         g = g * torch.clamp(norm / (g.norm(dim=1, keepdim=True) + 1e-6), max=1)
         progress = (step - WARM_UP) / (run.steps - WARM_UP)
         rate = run.rate * (step / WARM_UP if step <= WARM_UP else 0.5 * (1 + math.cos(math.pi * progress)))
-        x = adam.update(x, g, mean_gradient, step, (factor * rate, rate))
+        mixed = x
+        at = x = adam.update(x, g, mean_gradient, step, (rate_factor * rate, rate))
+        if run.way == "ahead":
+            at = x + 0.5 * (x - (1 - rate * DECAY) * mixed)
+        if mixes_at_end:
+            at = x = 0.5 * (x + x[torch.arange(run.ranks) ^ (1 << ((step + 1) % int(math.log2(run.ranks))))])
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         losses = [model.loss(x.mean(0), draw(val_text, 32, generator)).item() for _ in range(20)]
@@ -217,7 +246,7 @@ def run_all(arguments: argparse.Namespace) -> None:
             done.add(Run(**{name: found[name] for name in Run.__dataclass_fields__}))
     for seed in range(1, arguments.seeds + 1):
         for rate in arguments.rates:
-            for way in WAYS:
+            for way in arguments.ways:
                 # The batch of all ranks together is that of all-reduce, for any number of ranks.
                 run = Run(way, arguments.ranks, rate, 1.0, seed, arguments.batch // arguments.ranks, arguments.steps)
                 if run in done:
@@ -259,6 +288,7 @@ def main() -> None:
     run.add_argument("--seeds", type=int, default=3)
     run.add_argument("--batch", type=int, default=16, help="texts of a step, of all ranks together")
     run.add_argument("--steps", type=int, default=600)
+    run.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), metavar="WAY")
     table = commands.add_parser("table")
     table.set_defaults(call=print_table)
     table.add_argument("file", type=Path)

@@ -345,7 +345,7 @@ TEST(RunConfig, ReadsPhasesOfAlgorithms) {
   EXPECT_EQ(read_text(to_yaml(config.resolved)).resolved, config.resolved);
   EXPECT_EQ(config.phases[3].method.algorithm.text(),
             "outer {every: 3, kind: slowmo, rounds: all, lr: 1, momentum: 0.5, streaming: false, "
-            "late: 1, "
+            "overlap: true, late: 1, "
             "blend: 0, error_decay: 1, share_moments: 0, share_momentum: 0}");
 }
 

@@ -34,8 +34,11 @@ constexpr int kMore = 6;
 
 struct Survivor : AlgorithmVariant {
   const char* codec = "fp32";
+  Recipe recipe = Recipe::kOwn;
 
-  [[nodiscard]] std::string text() const { return concat(first, " {", second, "}, ", codec); }
+  [[nodiscard]] std::string text() const {
+    return concat(first, " {", second, "}, ", codec, recipe == Recipe::kOwn ? "" : ", recipe");
+  }
 };
 
 std::vector<Survivor> survivors() {
@@ -51,6 +54,8 @@ std::vector<Survivor> survivors() {
   survivors.push_back({{"allreduce", ""}, "int4"});
   survivors.push_back({{"outer", "every: 2, kind: noloco"}, "int8"});
   survivors.push_back({{"outer", "every: 2, kind: diloco, momentum: 0, lr: 1"}, "topk"});
+  // A sample of gradients is under way when the rank dies.
+  survivors.push_back({{"gossip", ""}, "fp32", Recipe::kAllReduce});
   return survivors;
 }
 
@@ -66,6 +71,8 @@ Problem problem_of(const Survivor& variant, int size) {
   problem.algorithm = variant.first;
   problem.algorithm_options = variant.second;
   problem.topology = topology_of(variant.first, size);
+  problem.gradients.recipe = variant.recipe;
+  if (variant.recipe == Recipe::kAllReduce) problem.rule = {.type = "adamw", .eps = 1e-3};
   return problem;
 }
 

@@ -124,7 +124,7 @@ WAYS = {
     "all-10": outer(10),
 }
 # Ways that end a step with mixed models.
-for name in ("gossip", "all-2", "all-2-topk", "all-10"):
+for name in ("gossip", "gossip-share-8", "all-2", "all-2-topk", "all-10"):
     way = WAYS[name]["algorithm"]
     at_end = {"name": way} if isinstance(way, str) else way
     WAYS[f"{name}-at-end"] = {**WAYS[name], "algorithm": {**at_end, "overlap": False}}
@@ -155,7 +155,7 @@ def switched() -> Iterator[Cell]:
     three, two = (1, 2, 3), (1, 2)
     gossip, often = ("gossip", "gossip-at-end"), ("gossip", "gossip-at-end", "all-2-topk", "all-10")
     yield Cell("mlp-wide", 4, 16, "adamw", 0.004, three, often)
-    yield Cell("mlp-uneven", 8, 16, "adamw", 0.008, three, gossip)
+    yield Cell("mlp-uneven", 8, 16, "adamw", 0.008, three, (*gossip, "gossip-share-8", "gossip-share-8-at-end"))
     yield Cell("mlp", 2, 16, "adamw", 0.008, three, gossip)
     yield Cell("mlp", 16, 16, "adamw", 0.008, two, gossip)
     yield Cell("mlp", 4, 64, "adamw", 0.008, two, gossip)

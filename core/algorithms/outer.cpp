@@ -62,6 +62,11 @@ struct OuterOptions {
   /// The periods of the moments, counted in averages.
   MomentPeriods moments = {};
 
+  /// Whether the rule for recipes of all-reduce holds (core/step/recipe.hpp). It did harm with
+  /// averages every 10 steps, and with momentum, which works like a larger learning rate.
+  [[nodiscard]] bool is_plain_and_frequent() const {
+    return every <= 2 && momentum == 0.0 && lr == 1.0;
+  }
   /// Whether a rank sends something else than its parameters of this moment.
   [[nodiscard]] bool sends_copies() const { return late > 1 || kind == Kind::kGasLoC; }
 };
@@ -412,9 +417,7 @@ AlgorithmFactory read_outer(const Options& options) {
   return {[read](const AlgorithmSetup& setup) { return std::make_unique<Outer>(read, setup); },
           [read](const AlgorithmSetting& setting) { return why_not(read, setting); },
           read.follows_topology ? TopologyKind::kUndirected : TopologyKind::kNone,
-          read.every * read.moments.together(),
-          // Momentum works like a larger learning rate, for which nothing was measured.
-          /*takes_recipe=*/read.momentum == 0.0 && read.lr == 1.0};
+          read.every * read.moments.together(), read.is_plain_and_frequent()};
 }
 
 }  // namespace gossamer

@@ -9,9 +9,6 @@
 namespace gossamer {
 namespace {
 
-/// The most steps between two exchanges that were measured.
-constexpr std::int64_t kMostPeriod = 10;
-
 std::vector<std::int64_t> numels_of(std::span<const ParameterInfo> parameters) {
   std::vector<std::int64_t> numels;
   for (const ParameterInfo& info : parameters) numels.push_back(info.numel());
@@ -27,11 +24,9 @@ std::string why_no_recipe(const AlgorithmChoice& algorithm, const AlgorithmSetti
   }
   if (setting.num_ranks == 1) return "a single rank has all gradients";
   if (!algorithm.takes_recipe()) {
-    return concat("nothing was measured for the algorithm ", algorithm.text());
-  }
-  if (algorithm.period() > kMostPeriod) {
-    return concat("nothing was measured for more than ", kMostPeriod,
-                  " steps between two averages, and there are ", algorithm.period());
+    const std::string& given = algorithm.given();
+    return concat("no rule has been found for the algorithm ", algorithm.name(),
+                  given.empty() ? "" : concat(" {", given, "}"));
   }
   if (has_shards) return "nothing was measured for sharded models";
   if (setting.has_external_optimizer || setting.optimizer == nullptr ||

@@ -11,8 +11,8 @@
 // Example with three ranks and a recipe of rate 0.001 and norm 1: the ranks measure that their
 // gradients are 1.5 times as long as the mean. The next ten steps take rate 0.0015 and norm 1.5.
 //
-// The rule holds for the ways and optimizers that were measured. For all others nothing changes,
-// and one line says why.
+// The rule holds for the ways (AlgorithmChoice::takes_recipe()) and optimizers (GradientUse) with
+// which it has gained. For all others nothing changes, and one line says why.
 //
 // Protocol: set_way() before the first step, and whenever the algorithm changes. In every step:
 // take_gradients() for each bucket before its update, then end_step(). After a PeerLost call

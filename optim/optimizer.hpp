@@ -106,7 +106,7 @@ struct FrozenMoments {
 
 /// What noise in the gradients does to the steps of an optimizer (core/step/recipe.hpp).
 enum class GradientUse {
-  /// Nobody has measured it.
+  /// There are no measurements of it.
   kUnknown,
   /// A step is a sum of gradients, so that the noise of ranks averages out.
   kLinear,

@@ -20,8 +20,8 @@
 // it takes the result, so that no step waits for it. Averages of the last samples give the ratio.
 //
 // Protocol: in a step of is_due(), call add() for the gradients that there are, in any order, then
-// start() on all ranks. In a step of takes_result(), call finish() at its end. After a PeerLost
-// call drop().
+// start() on all ranks. In a step of takes_result(), call finish() at its end. Before visit() call
+// drain(), and after a PeerLost call drop().
 //
 // Streams: gradients lie in the stream's memory, and are copied to the host as work on the stream.
 // Not thread safe. Errors: CommError from start(), finish() and drain().
@@ -55,8 +55,8 @@ class GradientNoise {
 
   /// Begins the sample of a step. Replaces a sample that was not started.
   void begin(std::int64_t step);
-  /// Copies what the sample has of the gradient of a parameter, a declared index. Its memory must
-  /// stay until the stream's work is done.
+  /// Copies what the sample has of the gradient of a parameter, a declared index. The gradient's
+  /// memory must stay until the stream's work is done.
   void add(std::int64_t parameter, const ConstBlock& gradient);
   /// Collective. Starts the sum of the sample over the ranks.
   void start(Communicator& communicator);

@@ -180,17 +180,18 @@ TEST(ProgressWorkerFailure, TimesOutWithADiagnosis) {
   EXPECT_THROW(worker.drain(), CommError);
 }
 
-/// What the worker logs until an operation of `rank` 1 with rank 0 has failed after 0.2 seconds.
+/// What the worker logs until an operation of `rank` 1 with rank 0 has failed after a second. On a
+/// busy machine the worker may sleep for some tenths of a second between the warning and the end.
 std::string warnings_of(ProgressWorker::Config config) {
   Script script;
   config.rank = 1;
-  config.timeout_s = 0.2;
+  config.timeout_s = 1.0;
   config.notice_s = 0.1;
   config.logger = Logger(LogLevel::kInfo, "rank 1");
   testing::internal::CaptureStderr();
   ProgressWorker worker(std::move(config));
   Request request = worker.submit(scripted(script, 0), {.label = {"exchange", 2, 7}});
-  EXPECT_TRUE(contains(failure_of(request), "no progress for 0.2 s"));
+  EXPECT_TRUE(contains(failure_of(request), "no progress for 1 s"));
   return testing::internal::GetCapturedStderr();
 }
 
@@ -200,7 +201,7 @@ TEST(ProgressWorkerFailure, WarnsOnceBeforeItGivesUp) {
       "rank 1: exchange of bucket 2, round 7 with rank 0: no progress for 0.1 s";
   ASSERT_TRUE(contains(said, first)) << said;
   EXPECT_EQ(said.find(first), said.rfind(first)) << said;
-  EXPECT_TRUE(contains(said, "the limit is 0.2 s (comm.timeout_s): perhaps a rank has left out"))
+  EXPECT_TRUE(contains(said, "the limit is 1 s (comm.timeout_s): perhaps a rank has left out"))
       << said;
 }
 

@@ -259,6 +259,12 @@ def run_point(point: Point, options: argparse.Namespace) -> dict:
     }
 
 
+def finish(point: Point, results: Results, options: argparse.Namespace) -> None:
+    """Make a run that the results lack."""
+    if not results.has(point):
+        results.add(point, run_point(point, options))
+
+
 def best_of(losses: dict[tuple[float, float], float], norm: float | None = None) -> tuple[float, float] | None:
     """The rate and norm of the least loss, of one norm where it is given."""
     chosen = {point: loss for point, loss in losses.items() if norm in (None, point[1]) and math.isfinite(loss)}
@@ -311,17 +317,15 @@ def run(options: argparse.Namespace) -> None:
         if not re.search(options.only, cell.name("")):
             continue
         for point in wanted(cell, results):
-            if not results.has(point):
-                results.add(point, run_point(point, options))
+            finish(point, results, options)
 
 
 def switch(options: argparse.Namespace) -> None:
     results = Results(options.file)
 
     def loss(cell: Cell, way: str, rate: float) -> float:
-        for point in (cell.point(way, rate, 1.0, seed) for seed in cell.seeds):
-            if not results.has(point):
-                results.add(point, run_point(point, options))
+        for seed in cell.seeds:
+            finish(cell.point(way, rate, 1.0, seed), results, options)
         found = results.loss(cell, way, rate, 1.0)
         assert found is not None
         return found
@@ -331,8 +335,7 @@ def switch(options: argparse.Namespace) -> None:
         if not re.search(options.only, cell.name("")):
             continue
         for point in search(cell, "allreduce", 1.0, cell.first, results):
-            if not results.has(point):
-                results.add(point, run_point(point, options))
+            finish(point, results, options)
         best = best_of(results.grid(cell, "allreduce"), 1.0)
         for rate in () if best is None else (best[0], rounded(best[0] / 2)):
             aim = loss(cell, "allreduce", rate)

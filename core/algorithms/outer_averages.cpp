@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/text.hpp"
+#include "core/bucket/host_values.hpp"
 #include "optim/block_update.hpp"
 
 namespace gossamer {
@@ -38,22 +39,13 @@ Buffer make_flags(Stream& stream, DType dtype) {
   const Buffer flags = stream.allocate_host(std::ssize(kFlags) + 1, dtype);
   const Block block = flags.block();
   for (std::size_t i = 0; i < kFlags.size(); ++i) {
-    if (dtype == DType::kFloat64) {
-      block.as<double>()[i] = kFlags[i];
-    } else {
-      block.as<float>()[i] = static_cast<float>(kFlags[i]);
-    }
+    set_host_value(block, static_cast<std::int64_t>(i), kFlags[i]);
   }
   return flags;
 }
 
 Block flag_in(const Buffer& flags, double value) {
   return part_of(flags.block(), std::ranges::find(kFlags, value) - kFlags.begin(), 1);
-}
-
-double last_of(const ConstBlock& block) {
-  return block.dtype == DType::kFloat64 ? block.as<double>().back()
-                                        : static_cast<double>(block.as<float>().back());
 }
 
 }  // namespace
@@ -124,7 +116,7 @@ bool OuterAverages::have_one_anchor(const Bucket& bucket, std::int64_t step,
   stream.copy(part_of(flag, std::ssize(kFlags), 1), part_of(sum, sum.numel - 1, 1));
   if (const EventPtr copied = stream.record()) copied->wait();
   stream.check();
-  const double flags = last_of(flag);
+  const double flags = host_value(flag, flag.numel - 1);
   // An average that has begun before an agreement leads to no other one.
   if (flags >= 1.0 && moves_[bucket].began >= models_from_) models_from_ = step + 1;
   return flags == 0.0;

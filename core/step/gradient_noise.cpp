@@ -5,8 +5,8 @@
 #include <numeric>
 #include <utility>
 
-#include "base/bfloat16.hpp"
 #include "base/random.hpp"
+#include "core/bucket/host_values.hpp"
 
 namespace gossamer {
 namespace {
@@ -19,22 +19,6 @@ constexpr std::int64_t kLeastNumel = 1024;
 constexpr std::int64_t kMostNumel = 16384;
 
 double square(double x) { return x * x; }
-
-/// Writes the elements of a block as float32.
-void convert(std::span<float> to, const ConstBlock& from) {
-  switch (from.dtype) {
-    case DType::kFloat64:
-      std::ranges::transform(from.as<double>(), to.begin(),
-                             [](double value) { return static_cast<float>(value); });
-      return;
-    case DType::kBFloat16:
-      std::ranges::transform(from.as<BFloat16>(), to.begin(),
-                             [](BFloat16 value) { return widened(value); });
-      return;
-    default:
-      std::ranges::copy(from.as<float>(), to.begin());
-  }
-}
 
 }  // namespace
 
@@ -64,20 +48,23 @@ struct GradientNoise::Sample {
     double squares = 0.0;
     for (std::size_t i = 0; i < runs.size(); ++i) {
       if (runs[i].copy.data == nullptr) continue;
-      const std::span<float> to = values.subspan(i * static_cast<std::size_t>(kRunNumel),
-                                                 static_cast<std::size_t>(runs[i].numel));
-      convert(to, runs[i].copy);
-      for (const float value : to) squares += square(static_cast<double>(value));
+      const std::size_t first = i * static_cast<std::size_t>(kRunNumel);
+      for (std::int64_t e = 0; e < runs[i].numel; ++e) {
+        float& value = values[first + static_cast<std::size_t>(e)];
+        value = static_cast<float>(host_value(runs[i].copy, e));
+        squares += square(static_cast<double>(value));
+      }
     }
     values.back() = static_cast<float>(squares);
   }
 };
 
 GradientNoise::GradientNoise(Stream& stream, std::vector<std::int64_t> numels)
-    : stream_(stream), numels_(std::move(numels)) {
-  const std::int64_t numel = std::accumulate(numels_.begin(), numels_.end(), std::int64_t{0});
+    : stream_(stream),
+      numels_(std::move(numels)),
+      numel_(std::accumulate(numels_.begin(), numels_.end(), std::int64_t{0})) {
   const std::int64_t wanted =
-      std::min(std::clamp(numel / kSampledOf, kLeastNumel, kMostNumel), numel);
+      std::min(std::clamp(numel_ / kSampledOf, kLeastNumel, kMostNumel), numel_);
   num_runs_ = (wanted + kRunNumel - 1) / kRunNumel;
 }
 
@@ -92,12 +79,11 @@ void GradientNoise::begin(std::int64_t step) {
   }
   sample_->runs.clear();
   Random random(static_cast<std::uint64_t>(step));
-  const std::int64_t numel = std::accumulate(numels_.begin(), numels_.end(), std::int64_t{0});
   std::int64_t parameter = 0;
   std::int64_t first = 0;
   for (std::int64_t i = 0; i < num_runs_; ++i) {
-    const std::int64_t begin = numel * i / num_runs_;
-    const std::int64_t width = numel * (i + 1) / num_runs_ - begin;
+    const std::int64_t begin = numel_ * i / num_runs_;
+    const std::int64_t width = numel_ * (i + 1) / num_runs_ - begin;
     const std::int64_t at = begin + random.below(std::max(width - kRunNumel, std::int64_t{0}) + 1);
     while (at >= first + numels_[static_cast<std::size_t>(parameter)]) {
       first += numels_[static_cast<std::size_t>(parameter++)];
@@ -123,7 +109,7 @@ void GradientNoise::start(Communicator& communicator) {
   sample_->is_started = true;
   result_ = {.num_ranks = communicator.size()};
   OpContext context{.label = {.what = "sample of gradients"},
-                    .owner = both(sample_, sample_->copies.owner()),
+                    .owner = sample_,
                     .ready = stream_.record(),
                     .prepare = [sample = sample_.get()]() -> EventPtr {
                       sample->write_message();

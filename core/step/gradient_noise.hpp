@@ -5,11 +5,12 @@
 // clips more of it.
 //
 // The two squared lengths are the expectations for a small batch and a large one in McCandlish et
-// al., "An Empirical Model of Large-Batch Training" (2018), appendix A.1. With n ranks:
+// al., "An Empirical Model of Large-Batch Training" (2018), appendix A.1.
 //
-//   own     the mean over the ranks of the squared norm of a rank's gradient
-//   mean    the squared norm of the ranks' mean gradient
-//   ratio   the root of own / mean, between 1 (ranks have one gradient) and the root of n (noise)
+// - `own` is the squared norm of a rank's gradient, as a mean over the ranks.
+// - `mean` is the squared norm of the mean gradient.
+// - `ratio` is the root of own / mean. It is 1 where all ranks have the same gradient. It is the
+//   root of the number of ranks where gradients are noise alone.
 //
 // Example with three ranks whose gradients are (1, 1), (1, -1) and (1, 0): own = 5/3, mean = 1, and
 // the ratio is 1.29.
@@ -88,6 +89,8 @@ class GradientNoise {
   };
   Stream& stream_;
   std::vector<std::int64_t> numels_;
+  /// The elements of all parameters.
+  std::int64_t numel_;
   std::int64_t num_runs_ = 0;
   /// The sample that begin() has begun, or whose sum is under way.
   std::shared_ptr<Sample> sample_;

@@ -419,16 +419,15 @@ void Pipeline::mix_at_end() {
   const UpdateTimer timer(metrics_);
   for (Bucket& bucket : buckets_) {
     run_or_detach([&](Algorithm& algorithm) {
-      if (algorithm.mixes_at_end()) {
-        gossamer::mix_at_end(algorithm, bucket, stream_, config_.simd);
-      }
+      gossamer::mix_at_end(algorithm, bucket, stream_, config_.simd);
     });
   }
 }
 
 void Pipeline::follow_recipe() {
   run_or_detach([this](const Algorithm& /*algorithm*/) {
-    if (!detached_) recipe_.end_step(progress_.num_steps, communicator_);
+    // After a PeerLost the recipe has dropped its sample, and this call does nothing.
+    recipe_.end_step(progress_.num_steps, communicator_);
   });
   policy_.set_norm_factor(recipe_.norm_factor());
 }

@@ -1,6 +1,5 @@
 #include "core/step/recipe.hpp"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -46,7 +45,7 @@ RecipeControl::RecipeControl(Recipe recipe, Stream& stream,
 
 void RecipeControl::set_way(const std::string& reason, std::string_view algorithm,
                             const Logger& logger) {
-  if (!is_wanted()) return;
+  if (!noise_) return;
   is_active_ = reason.empty();
   std::string line =
       is_active_ ? concat("recipe allreduce: every ", GradientNoise::kEvery,

@@ -44,7 +44,6 @@ class RecipeControl {
   /// Without a recipe for all-reduce, the object does nothing. `stream` must outlive this object.
   RecipeControl(Recipe recipe, Stream& stream, std::span<const ParameterInfo> parameters);
 
-  [[nodiscard]] bool is_wanted() const { return noise_.has_value(); }
   /// Goes on with a way of which why_no_recipe() says `reason`, and tells the logger.
   void set_way(const std::string& reason, std::string_view algorithm, const Logger& logger);
 
@@ -52,6 +51,7 @@ class RecipeControl {
   void take_gradients(std::int64_t step, const Bucket& bucket);
   /// Collective in the steps of GradientNoise::is_due().
   void end_step(std::int64_t step, Communicator& communicator);
+  /// Forgets the sample under way. Until the next sample, end_step() does nothing.
   void drop();
 
   /// The factor for the largest norm.

@@ -46,14 +46,14 @@ struct UpdateRule {
 
 /// Describes the trainable parameters, in their order. Biases and parameters of at most one
 /// dimension (torch's normalisation layers have no others) get no weight decay, unless the rule or
-/// a group asks for it. Throws ConfigError for:
+/// a group asks for it. Throws ConfigError in these cases:
 ///
-/// - a parameter that is not float32, float64 or bfloat16
-/// - a parameter that is not on `device`
-/// - a parameter that is not strided, or whose memory has gaps or overlaps
-/// - under an optimizer of matrices: a parameter whose first dimension is not the outermost in
-///   memory
-/// - a group without parameters
+/// - A parameter is not float32, float64 or bfloat16.
+/// - A parameter is not on `device`.
+/// - A parameter is not strided, or its memory has gaps or overlaps.
+/// - An optimizer of matrices updates a parameter whose first dimension is not the outermost in
+///   memory.
+/// - A group has no parameters.
 std::vector<ParameterInfo> describe_parameters(std::span<const NamedTensor> trainable,
                                                const UpdateRule& rule, Device device = {});
 

@@ -177,7 +177,7 @@ TEST_P(Faults, StrikeOperationsThatTheCallerWaitsFor) {
   }
 }
 
-/// What docs/guide/fault_tolerance.md shows.
+/// What docs/guide/fault_tolerance.md names.
 TEST(FaultInjector, IsPartOfTheOptionsOfALaunch) {
   const auto body = [](Communicator& communicator, const World& /*world*/) {
     std::int64_t step = 0;

@@ -10,9 +10,8 @@
 #
 # CMAKE_BUILD_PARALLEL_LEVEL sets how many compilers run at once.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 cd -- "$root"
 
 show_help "$@"

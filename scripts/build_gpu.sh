@@ -19,9 +19,8 @@
 #            there is one; without it ranks are threads of one process. --test runs the tests,
 #            those labelled gpu too.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 cd -- "$root"
 
 # Debian 12's versions; any newer patch of them will do.

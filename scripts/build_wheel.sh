@@ -10,10 +10,9 @@
 #   --cli   the wheel of the command line program as well (gossamer[cli]), linked to the PyTorch of
 #           .venv (scripts/setup.sh), which it does not contain
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-cd -- "$root"
 # shellcheck source=scripts/lib.sh
-source scripts/lib.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+cd -- "$root"
 show_help "$@"
 
 cli=no

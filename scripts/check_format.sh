@@ -4,9 +4,8 @@
 # Checks that clang-format 14 would leave the C++ and CUDA files as they are; --fix lets it
 # rewrite them. Files that git ignores do not count.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 cd -- "$root"
 
 case ${1:-} in
@@ -15,31 +14,22 @@ case ${1:-} in
   *) die "check_format.sh: Usage: scripts/check_format.sh [--fix]" ;;
 esac
 
-for tool in clang-format-14 clang-format ''; do
-  if [[ -n $tool ]] && has "$tool"; then
-    break
-  fi
-done
-[[ -n $tool ]] || die "check_format.sh: clang-format is not installed. Type: scripts/setup.sh --dev"
+tool=clang-format-14
+has "$tool" || tool=clang-format
+has "$tool" || die "check_format.sh: clang-format is not installed. Type: scripts/setup.sh --dev"
 version=$("$tool" --version | sed -E 's/.*version ([0-9]+).*/\1/')
 if [[ $version != 14 ]]; then
   complain "check_format.sh: this is clang-format $version. CI has 14, and the two may differ."
 fi
 
-if has git && git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-  list() { git ls-files -z --cached --others --exclude-standard -- '*.hpp' '*.cpp' '*.cu' '*.cuh'; }
-else
-  list() {
-    find . \( -name .git -o -name .venv -o -name build \) -prune -o \
-      -type f \( -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0
-  }
-fi
+list() {
+  git ls-files -z --cached --others --exclude-standard -- '*.hpp' '*.cpp' '*.cu' '*.cuh' 2>/dev/null ||
+    find . \( -name .git -o -name .venv -o -name build \) -prune -o -regex '.*\.\([hc]pp\|cuh?\)' -print0
+}
 files=()
 while IFS= read -r -d '' file; do
   # A file deleted but not yet committed is still listed.
-  if [[ -e $file ]]; then
-    files+=("$file")
-  fi
+  [[ ! -e $file ]] || files+=("$file")
 done < <(list)
 if ((${#files[@]} == 0)); then
   say "check_format: there are no C++ files"

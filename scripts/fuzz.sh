@@ -5,11 +5,10 @@
 # clang's libFuzzer, under the sanitizers of addresses and undefined behaviour; each for one minute unless SECONDS is
 # given. Needs clang++ (or CLANGXX) with libFuzzer. Inputs that fail are left in build/fuzz.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/lib.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 cd -- "$root"
 
-# shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
 show_help "$@"
 seconds=${1:-60}
 

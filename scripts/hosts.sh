@@ -37,9 +37,8 @@
 # test/hosts/far_network.cpp into build/hosts. Nothing else of the project must be built. An ordinary
 # user's packets are late while programs compute.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 show_help "$@"
 
 script=$root/scripts/hosts.sh

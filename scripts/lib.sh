@@ -1,5 +1,7 @@
 # shellcheck shell=bash
-# What the other scripts share; sourced by them. Needs `root`, the project's folder.
+# What the other scripts share; sourced by them. Sets `root`, the project's folder.
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 
 # Each argument is a line.
 say() { printf '%s\n' "$@"; }
@@ -63,7 +65,6 @@ users_libtorch() {
 # Exports LIBTORCH_ROOT: the user's LibTorch, else the one in .venv. Says nothing if there is none.
 choose_libtorch() {
   local folder
-  # shellcheck disable=SC2154
   if folder=$(users_libtorch) || folder=$(libtorch_at "$root/.venv"); then
     export LIBTORCH_ROOT=$folder
   fi

@@ -29,9 +29,8 @@
 # BATCH sets the gpt's batch size (32), STEPS its steps (60), BUILD the build folder, BUDGET the seconds
 # of a part (540). --dry-run prints the commands with their limits in seconds, and runs nothing.
 set -uo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source=scripts/mpi_env.sh
 source "$root/scripts/mpi_env.sh"
 dry=no

@@ -4,9 +4,8 @@
 # From a fresh clone to a training run: sets up, builds, and trains with four ranks on this
 # machine. The arguments are passed on to `gossamer train`, for example run.steps=50.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 cd -- "$root"
 
 show_help "$@"

@@ -15,9 +15,8 @@
 # (3.11 to 3.14) that .venv is made with.
 set -euo pipefail
 exec </dev/null
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 
 venv=$root/.venv
 dev=no
@@ -315,12 +314,7 @@ if make_venv; then
 fi
 
 if ((${#failures[@]} > 0)); then
-  complain ""
-  complain "setup: not complete."
-  for failure in "${failures[@]}"; do
-    complain "  - $failure"
-  done
-  exit 1
+  die "" "setup: not complete." "${failures[@]/#/  - }"
 fi
 if [[ $changed == yes ]]; then
   say "setup: done in $SECONDS s"

@@ -8,11 +8,10 @@
 #   scripts/test.sh -R consensus      those whose name holds "consensus"
 #   scripts/test.sh -N                only list them
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=scripts/lib.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 cd -- "$root"
 
-# shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
 show_help "$@"
 
 scripts/setup.sh

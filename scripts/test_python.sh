@@ -12,10 +12,9 @@
 #
 # PYTHON_WITH_TORCH names a Python that has PyTorch, nanobind and scripts/requirements-python.txt already.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-cd -- "$root"
 # shellcheck source=scripts/lib.sh
-source scripts/lib.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
+cd -- "$root"
 show_help "$@"
 
 build=''

@@ -8,9 +8,8 @@
 #   scripts/build.sh asan --target gossamer_tests -DGOSSAMER_SANITIZE_ALL=ON
 # Options of your own in ASAN_OPTIONS, UBSAN_OPTIONS, LSAN_OPTIONS, TSAN_OPTIONS come last and win.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"
 cd -- "$root"
 
 preset=${1:-}

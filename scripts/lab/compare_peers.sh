@@ -15,9 +15,8 @@
 # The peers get a venv of their own, build/peers (6 GB: PyTorch brings its GPU libraries along), at
 # the first call. PEERS_PYTHON names a Python that has torch, decent-dp and numpy already.
 set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib.sh"
 cd -- "$root"
 
 for argument in "$@"; do show_help "$argument"; done

@@ -12,9 +12,8 @@
 # At least one rank must run on the host where this script runs. If no rank ever starts there, the
 # script waits for mpirun as long as mpirun runs.
 set -uo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=scripts/lib.sh
-source "$root/scripts/lib.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib.sh"
 show_help "$@"
 
 grace=${GOSSAMER_GRACE_S:-30}

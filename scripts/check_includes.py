@@ -1,21 +1,9 @@
 #!/usr/bin/env python3
-"""Checks who includes whom.
+"""Checks who includes whom, by the table BELOW. docs/design/README.md draws it as arrows.
 
-    apps -> core/torch -> core/step -> core/algorithms -> core/bucket -> core/exchange
-        -> { topology, comm, optim } -> base
-
-A folder may include itself and what is below it; topology, comm and optim do not see each other.
-Inside comm, the top is the contract of all backends, and each backend has a folder of its own:
-
-    start -> backends -> { tcp, mpi, threads } -> { elastic -> rendezvous, collectives -> worker } -> comm
-    device -> { nccl, elastic, collectives } -> comm
-
-The unit comm/backends (a header and its source) is the only one that sees all backends. No more than two
-units of the project include each other, directly or by way of others.
-Inside apps stand the trainer and the lab. The trainer never sees the lab, and the tools of the lab do not see each
-other, except that plan sees bench:
-
-    commands -> { lab/study, lab/simulate, lab/replay, lab/plan -> lab/bench } -> train -> { models -> data, records }
+A folder may include itself and what is below it. The unit comm/backends (a header and its source) is the only one that
+sees all backends. The trainer never sees the lab, and the tools of the lab do not see each other, except that plan sees
+bench. No more than two units of the project include each other, directly or by way of others.
 
 Project headers are included by their path from the project's root and must exist. Headers of other libraries are
 allowed only in the folders named in LIBRARIES. Tests include what they like.

@@ -130,13 +130,17 @@ def sweep(arguments, device):
 
 # ---- training ----------------------------------------------------------------------------------
 
-def train(arguments, device):
+def make_gpt(arguments, device):
     torch.manual_seed(1)
-    clock = Clock(device)
     model = Gpt(arguments.layers, arguments.width, arguments.heads, arguments.length).to(device)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+
+
+def train(arguments, device):
+    clock = Clock(device)
+    model, adamw = make_gpt(arguments, device)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     run = torch.compile(model) if arguments.compile else model
-    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     if arguments.gossamer:
         import gossamer
 
@@ -187,13 +191,11 @@ def ddp_steps(rank, arguments, hook, port, results):
         torch.cuda.set_device(device)
     torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank,
                                          world_size=arguments.ranks)
-    torch.manual_seed(1)
     clock = Clock(device)
-    model = Gpt(arguments.layers, arguments.width, arguments.heads, arguments.length).to(device)
+    model, adamw = make_gpt(arguments, device)
     ddp = nn.parallel.DistributedDataParallel(model)
     if hook != "float32":
         ddp.register_comm_hook(*hook_of(hook))
-    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     tokens = torch.randint(VOCABULARY, (arguments.batch, arguments.length + 1), device=device)
 
     def step():

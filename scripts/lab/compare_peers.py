@@ -5,13 +5,13 @@ import datetime
 import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
 
 K_ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-K_GOSSAMER = K_ROOT / "build/release/gossamer"
+K_BENCH_STEP = [str(K_ROOT / "build/release/gossamer"), "bench", "step"]
+K_PEER_STEP = str(K_ROOT / "scripts/lab/peer_step.py")
 K_RECORD = K_ROOT / "build/compare_peers.jsonl"
 
 # name: model, MiB of a bucket, timed steps of a turn
@@ -44,16 +44,12 @@ class Machine:
     def __str__(self):
         return f"{self.ranks} ranks"
 
-    def command(self, engine, arguments):
-        if engine == "python":
-            return [os.environ.get("MPIEXEC", "mpirun"), "-n", str(self.ranks), sys.executable,
-                    str(K_ROOT / "scripts/lab/peer_step.py"), *arguments]
+    def command(self, engine):
         if engine in K_PEERS:
-            return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node",
-                    str(self.ranks), "--log-dir", str(K_ROOT / "build/peers_log"),
-                    str(K_ROOT / "scripts/lab/peer_step.py"), *arguments]
-        return [os.environ.get("MPIEXEC", "mpirun"), "-n", str(self.ranks), str(K_GOSSAMER),
-                "bench", "step", *arguments]
+            return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(self.ranks),
+                    "--log-dir", str(K_ROOT / "build/peers_log"), K_PEER_STEP]
+        program = [sys.executable, K_PEER_STEP] if engine == "python" else K_BENCH_STEP
+        return [os.environ.get("MPIEXEC", "mpirun"), "-n", str(self.ranks), *program]
 
 
 class Hosts:
@@ -72,44 +68,29 @@ class Hosts:
     def __str__(self):
         return f"{self.ranks} hosts with {self.rate} each, 1 rank on each"
 
-    def command(self, engine, arguments):
-        program = ([sys.executable, str(K_ROOT / "scripts/lab/peer_step.py")] if engine in K_PEERS
-                   else [str(K_GOSSAMER), "bench", "step"])
-        return [str(K_ROOT / "scripts/hosts.sh"), "--hosts", str(self.ranks), "--rate", self.rate,
-                "mpirun", *program, *arguments]
+    def command(self, engine):
+        program = [sys.executable, K_PEER_STEP] if engine in K_PEERS else K_BENCH_STEP
+        return [str(K_ROOT / "scripts/hosts.sh"), "--hosts", str(self.ranks), "--rate", self.rate, "mpirun", *program]
 
 
 def measure(place, engine, case, topology):
     model, bucket_mb, steps = K_CASES[case]
     name, codec = K_CODECS.get(engine, (engine, ""))
-    arguments = ["--engine", "gossamer" if name == "python" else name, *(["--codec", codec] if codec else []), "--model", model,
-                 "--bucket-mb", str(bucket_mb), "--warmup", str(K_WARMUP.get(codec, 5)),
-                 "--steps", str(steps), "--topology", topology, "--threads", "1"]
-    done = subprocess.run(place.command(engine, arguments), capture_output=True, text=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "1",
-                               "PYTHONPATH": str(K_ROOT / "build/python/package")}, check=False)
+    arguments = ["--engine", "gossamer" if name == "python" else name, *(["--codec", codec] if codec else [])]
+    arguments += ["--model", model, "--bucket-mb", str(bucket_mb), "--warmup", str(K_WARMUP.get(codec, 5))]
+    arguments += ["--steps", str(steps), "--topology", topology, "--threads", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(K_ROOT / "build/python/package")}
+    done = subprocess.run([*place.command(engine), *arguments], capture_output=True, text=True, env=environment, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         sys.exit(f"compare_peers: {engine} on {case} failed:\n{done.stdout}\n{done.stderr}")
     return json.loads(lines[-1])
 
 
-def interval(values):
-    """95 % interval of the median, from order statistics; all of it for fewer than 6 values."""
-    values = sorted(values)
-    count, chance, below, k = len(values), 0.5 ** len(values), 0.0, 0
-    while below + chance <= 0.025:
-        below += chance
-        chance *= (count - k) / (k + 1)
-        k += 1
-    first = max(k - 1, 0)
-    return values[first], values[count - 1 - first]
-
-
 def ratio(rows, above, below, time):
+    """The median of the turns' ratios, with the least and the largest."""
     quotients = [a[time] / b[time] for a, b in zip(rows[above], rows[below])]
-    low, high = interval(quotients)
-    return f"{statistics.median(quotients):.2f} [{low:.2f}, {high:.2f}]"
+    return f"{statistics.median(quotients):.2f} [{min(quotients):.2f}, {max(quotients):.2f}]"
 
 
 def run_case(place, case, args, record):
@@ -153,13 +134,8 @@ def table(place, rows_of_cases):
 
 
 def processor():
-    try:
-        for line in open("/proc/cpuinfo", encoding="utf-8"):
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor()
+    lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "a processor")
 
 
 def main():
@@ -187,7 +163,7 @@ def main():
     unit = {"step_ms": "median ms", "mean_ms": "mean ms"}[place.time]
     print(f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, {place}, "
           f"{args.topology}, 1 thread each, {args.turns} turns; {unit} per step, medians of the "
-          "turns; ratios with the 95 % interval of their median"
+          "turns; ratios with the least and the largest"
           + ("; peak memory of a process in MB" if place.tables_memory else "") + "\n")
     print(table(place, rows))
 

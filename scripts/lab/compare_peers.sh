@@ -12,8 +12,8 @@
 # prints a table with ratios and appends every measurement to build/compare_peers.jsonl. A turn of a
 # case takes about 25 seconds in the first form, and 90 in the second; let nothing else run meanwhile.
 #
-# The peers get a venv of their own, build/peers (6 GB: PyTorch brings its GPU libraries along), at
-# the first call. PEERS_PYTHON names a Python that has torch, decent-dp and numpy already.
+# The peers are in the environment of the Python tests (scripts/test_python.sh --set-up), which the first call makes.
+# PEERS_PYTHON names a Python that has torch, decent-dp, numpy and nanobind already.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib.sh"
@@ -21,17 +21,8 @@ cd -- "$root"
 
 for argument in "$@"; do show_help "$argument"; done
 
-python=${PEERS_PYTHON:-}
-if [[ -z $python ]]; then
-  venv=$root/build/peers
-  python=$venv/bin/python
-  if ! cmp -s scripts/lab/requirements-peers.txt "$venv/installed.txt"; then
-    say "compare_peers: installing decent-dp and PyTorch into build/peers"
-    "${PYTHON:-python3}" -m venv "$venv"
-    "$python" -m pip install --quiet --disable-pip-version-check -r scripts/lab/requirements-peers.txt
-    cp scripts/lab/requirements-peers.txt "$venv/installed.txt"
-  fi
-fi
+python=${PEERS_PYTHON:-$root/build/python-venv/bin/python}
+[[ -n ${PEERS_PYTHON:-} ]] || scripts/test_python.sh --set-up
 [[ -x build/release/gossamer ]] || scripts/build.sh release --target gossamer
 scripts/build_python.sh "$python" >&2
 

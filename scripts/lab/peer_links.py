@@ -2,7 +2,7 @@
 """Exchanges and sums over gloo, timed: the other side of `gossamer bench links --sums`.
 
     torchrun --nproc-per-node 2 scripts/lab/peer_links.py
-    scripts/hosts.sh --hosts 2 --rate 200mbit --latency 50ms mpirun build/peers/bin/python scripts/lab/peer_links.py
+    scripts/hosts.sh --hosts 2 --rate 200mbit --latency 50ms mpirun build/python-venv/bin/python scripts/lab/peer_links.py
 
 Two ranks exchange blocks in both directions at once. The blocks follow one another without a pause in a train of at least
 40 round trips, and those of the first 15 do not count (apps/lab/plan/pair_timer.hpp). Then come sums of such blocks, one

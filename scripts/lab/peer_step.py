@@ -3,13 +3,13 @@
 
     torchrun --nproc-per-node 2 scripts/lab/peer_step.py --engine decent-dp --model mlp
     torchrun --nproc-per-node 2 scripts/lab/peer_step.py --engine ddp --model gpt --losses
-    scripts/hosts.sh mpirun build/peers/bin/python scripts/lab/peer_step.py --engine ddp-bf16
+    scripts/hosts.sh mpirun build/python-venv/bin/python scripts/lab/peer_step.py --engine ddp-bf16
 
 Engines: gossamer (the Python package; build/python/package must be on PYTHONPATH), decent-dp (PyPI), ddp (PyTorch's DistributedDataParallel), ddp-bf16 (the same, with gradients sent as bfloat16),
 local (no communication). gloo on the CPU.
 Models, initial values and data follow from a seed as apps/lab/bench/reference_task.hpp says, so the losses must be those of
 gossamer's `local` (local), `gossip` (decent-dp). Prints one JSON line with the keys of `gossamer bench step`.
-Needs torch, decent-dp, numpy: scripts/lab/compare_peers.sh installs them into a venv of its own.
+Needs torch, decent-dp, numpy: scripts/test_python.sh --set-up installs them.
 """
 import argparse
 import json
@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 POOL = 8
+SEED = 1234
 VOCABULARY, CONTEXT, WIDTH, LAYERS, HEADS = 256, 128, 384, 6, 6
 
 
@@ -201,22 +202,18 @@ def make_batches(name, seed, rank, batch_size):
 
 # ---- engines -----------------------------------------------------------------------------------
 
-def make_optimizer(parameters, args):
-    common = {"lr": args.lr, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": args.weight_decay}
-    if args.optim == "adamw":
-        return torch.optim.AdamW(parameters, **common)
+def make_optimizer(parameters):
     # decent-dp 0.2.3 calls a method that torch 2.11 has renamed; no number depends on it.
     new = getattr(torch.optim.Optimizer, "_accelerator_graph_capture_health_check", None)
     if new and not hasattr(torch.optim.Optimizer, "_cuda_graph_capture_health_check"):
         torch.optim.Optimizer._cuda_graph_capture_health_check = new
-    from decent_dp.optim import AccumAdam, AccumAdamW
-    kind = AccumAdamW if args.optim == "accum-adamw" else AccumAdam
-    return kind(parameters, accum_iter=args.accum_iter, **common)
+    from decent_dp.optim import AccumAdamW
+    return AccumAdamW(parameters, lr=3e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1, accum_iter=4)
 
 
 class Plain:
     def __init__(self, args, distributed):
-        self.model = make_model(args.model, args.seed)
+        self.model = make_model(args.model, SEED)
         self.net = self.model
         if distributed:
             self.net = nn.parallel.DistributedDataParallel(
@@ -225,7 +222,7 @@ class Plain:
             if args.engine == "ddp-bf16":
                 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
                 self.net.register_comm_hook(None, default_hooks.bf16_compress_hook)
-        self.optimizer = make_optimizer(self.model.parameters(), args)
+        self.optimizer = make_optimizer(self.model.parameters())
         self.net.train()
 
     def after_backward(self):
@@ -241,9 +238,9 @@ class DecentDp:
         from decent_dp.ddp import DecentralizedDataParallel
         from loguru import logger
         logger.disable("decent_dp")
-        self.model = make_model(args.model, args.seed)
+        self.model = make_model(args.model, SEED)
         self.net = DecentralizedDataParallel(
-            self.model, lambda named: make_optimizer([p for _, p in named], args), None,
+            self.model, lambda named: make_optimizer([p for _, p in named]), None,
             topology=args.topology, bucket_size_in_mb=args.bucket_mb)
         self.net.train()
 
@@ -259,10 +256,9 @@ class DecentDp:
 class Gossamer:
     def __init__(self, args):
         import gossamer
-        self.model = make_model(args.model, args.seed)
+        self.model = make_model(args.model, SEED)
         self.net = gossamer.DecentralizedDataParallel(
-            self.model, lambda parameters: make_optimizer(parameters, args), args.topology,
-            bucket_size_in_mb=args.bucket_mb)
+            self.model, make_optimizer, args.topology, bucket_size_in_mb=args.bucket_mb)
         self.net.train()
 
     def after_backward(self):
@@ -285,7 +281,7 @@ def make_engine(args):
 def measure(args, rank):
     torch.set_num_threads(args.threads)
     batch_size = args.batch_size or MODELS[args.model][1]
-    batches = make_batches(args.model, args.seed, rank, batch_size)
+    batches = make_batches(args.model, SEED, rank, batch_size)
     engine = make_engine(args)
     rows, losses = [], []
     for step in range(max(args.warmup, 3) + args.steps):
@@ -302,8 +298,8 @@ def measure(args, rank):
     engine.settle()
     total, forward, backward = (1e3 * np.array(column) for column in zip(*rows))
     return {"step_ms": float(np.median(total)), "mean_ms": float(np.mean(total)),
-            "p10_ms": float(np.percentile(total, 10)),
-            "p90_ms": float(np.percentile(total, 90)), "forward": float(np.median(forward)),
+            "p10_ms": float(np.percentile(total, 10)), "p90_ms": float(np.percentile(total, 90)),
+            "forward": float(np.median(forward)),
             "backward_and_update": float(np.median(backward)),
             "params": sum(p.numel() for p in engine.model.parameters()), "batch_size": batch_size,
             "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0,
@@ -348,16 +344,10 @@ def main():
     parser.add_argument("--engine", choices=["gossamer", "decent-dp", "ddp", "ddp-bf16", "local"], default="decent-dp")
     parser.add_argument("--model", choices=list(MODELS), default="mlp")
     parser.add_argument("--topology", default="ring")
-    parser.add_argument("--optim", choices=["adamw", "accum-adamw", "accum-adam"],
-                        default="accum-adamw")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=0)
     parser.add_argument("--bucket-mb", type=float, default=25)
-    parser.add_argument("--accum-iter", type=int, default=4)
-    parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--losses", action="store_true")
     args = parser.parse_args()
@@ -369,8 +359,7 @@ def main():
                             "backward_and_update"]}
         line = {"engine": args.engine, "model": args.model, "params": ranks[0]["params"],
                 "world": world, "topology": args.topology if args.engine in ("gossamer", "decent-dp") else None,
-                "optim": args.optim, "optim_impl": "torch" if args.optim == "adamw" else "decent-dp",
-                "accum_iter": args.accum_iter, "batch_size": ranks[0]["batch_size"],
+                "optim": "accum-adamw", "optim_impl": "decent-dp", "accum_iter": 4, "batch_size": ranks[0]["batch_size"],
                 "bucket_mb": args.bucket_mb, "threads": args.threads, "timed_steps": args.steps,
                 **{key: round(mean[key], 3) for key in ["step_ms", "mean_ms", "p10_ms", "p90_ms"]},
                 "samples_per_s": round(world * ranks[0]["batch_size"] * 1e3 / mean["step_ms"], 1),

@@ -211,69 +211,46 @@ def make_optimizer(parameters):
     return AccumAdamW(parameters, lr=3e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1, accum_iter=4)
 
 
-class Plain:
-    def __init__(self, args, distributed):
-        self.model = make_model(args.model, SEED)
-        self.net = self.model
-        if distributed:
-            self.net = nn.parallel.DistributedDataParallel(
-                self.model, bucket_cap_mb=args.bucket_mb, broadcast_buffers=False,
-                gradient_as_bucket_view=True)
-            if args.engine == "ddp-bf16":
-                from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-                self.net.register_comm_hook(None, default_hooks.bf16_compress_hook)
-        self.optimizer = make_optimizer(self.model.parameters())
-        self.net.train()
-
-    def after_backward(self):
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def settle(self):
-        pass
-
-
-class DecentDp:
-    def __init__(self, args):
-        from decent_dp.ddp import DecentralizedDataParallel
-        from loguru import logger
-        logger.disable("decent_dp")
-        self.model = make_model(args.model, SEED)
-        self.net = DecentralizedDataParallel(
-            self.model, lambda named: make_optimizer([p for _, p in named]), None,
-            topology=args.topology, bucket_size_in_mb=args.bucket_mb)
-        self.net.train()
-
-    def after_backward(self):
-        pass  # the update is part of backward
-
-    def settle(self):
-        for work in self.net._comm_ops:
-            if work is not None:
-                work.wait()
-
-
-class Gossamer:
-    def __init__(self, args):
-        import gossamer
-        self.model = make_model(args.model, SEED)
-        self.net = gossamer.DecentralizedDataParallel(
-            self.model, make_optimizer, args.topology, bucket_size_in_mb=args.bucket_mb)
-        self.net.train()
-
-    def after_backward(self):
-        pass  # the update is part of backward
-
-    def settle(self):
-        self.net.drain()
+def do_nothing():
+    pass
 
 
 def make_engine(args):
+    """The model, what wraps it, what follows a backward pass, and what waits for the last messages."""
+    model = make_model(args.model, SEED)
     if args.engine == "decent-dp":
-        return DecentDp(args)
+        from decent_dp.ddp import DecentralizedDataParallel
+        from loguru import logger
+        logger.disable("decent_dp")
+        net = DecentralizedDataParallel(
+            model, lambda named: make_optimizer([p for _, p in named]), None,
+            topology=args.topology, bucket_size_in_mb=args.bucket_mb)
+
+        def settle():
+            for work in net._comm_ops:
+                if work is not None:
+                    work.wait()
+
+        return model, net, do_nothing, settle
     if args.engine == "gossamer":
-        return Gossamer(args)
-    return Plain(args, distributed=args.engine != "local")
+        import gossamer
+        net = gossamer.DecentralizedDataParallel(
+            model, make_optimizer, args.topology, bucket_size_in_mb=args.bucket_mb)
+        return model, net, do_nothing, net.drain
+    net = model
+    if args.engine != "local":
+        net = nn.parallel.DistributedDataParallel(
+            model, bucket_cap_mb=args.bucket_mb, broadcast_buffers=False, gradient_as_bucket_view=True)
+    if args.engine == "ddp-bf16":
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        net.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    optimizer = make_optimizer(model.parameters())
+
+    def update():
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return model, net, update, do_nothing
 
 
 # ---- measurement -------------------------------------------------------------------------------
@@ -282,26 +259,27 @@ def measure(args, rank):
     torch.set_num_threads(args.threads)
     batch_size = args.batch_size or MODELS[args.model][1]
     batches = make_batches(args.model, SEED, rank, batch_size)
-    engine = make_engine(args)
+    model, net, after_backward, settle = make_engine(args)
+    net.train()
     rows, losses = [], []
     for step in range(max(args.warmup, 3) + args.steps):
         inputs, labels = batches[step % POOL]
         begin = time.perf_counter()
-        loss = F.cross_entropy(engine.net(inputs), labels)
+        loss = F.cross_entropy(net(inputs), labels)
         middle = time.perf_counter()
         loss.backward()
-        engine.after_backward()
+        after_backward()
         end = time.perf_counter()
         losses.append(loss.detach())
         if step >= max(args.warmup, 3):
             rows.append((end - begin, middle - begin, end - middle))
-    engine.settle()
+    settle()
     total, forward, backward = (1e3 * np.array(column) for column in zip(*rows))
     return {"step_ms": float(np.median(total)), "mean_ms": float(np.mean(total)),
             "p10_ms": float(np.percentile(total, 10)), "p90_ms": float(np.percentile(total, 90)),
             "forward": float(np.median(forward)),
             "backward_and_update": float(np.median(backward)),
-            "params": sum(p.numel() for p in engine.model.parameters()), "batch_size": batch_size,
+            "params": sum(p.numel() for p in model.parameters()), "batch_size": batch_size,
             "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0,
             "losses": [float(loss) for loss in losses]}
 

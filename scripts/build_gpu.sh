@@ -32,7 +32,7 @@ pack() {
   local folder work
   mkdir -p "$1"
   folder=$(cd -- "$1" && pwd)
-  has apt-get && has dpkg || die "build_gpu.sh pack: this needs Debian's apt-get and dpkg."
+  { has apt-get && has dpkg; } || die "build_gpu.sh pack: this needs Debian's apt-get and dpkg."
   work=$(mktemp -d)
   # shellcheck disable=SC2064
   trap "rm -rf -- '$work'" EXIT
@@ -113,18 +113,11 @@ bundle() {
 }
 
 show_help "$@"
-if [[ ${1:-} == bundle ]]; then
-  bundle "${2:-build/gossamer-gpu.tar.xz}"
-  exit 0
-fi
-if [[ ${1:-} == bundled ]]; then
-  printf '%s\n' "${bundled[@]}"
-  exit 0
-fi
-if [[ ${1:-} == pack ]]; then
-  pack "${2:-build/gpu-deps}"
-  exit 0
-fi
+case ${1:-} in
+  bundle) bundle "${2:-build/gossamer-gpu.tar.xz}"; exit ;;
+  bundled) say "${bundled[@]}"; exit ;;
+  pack) pack "${2:-build/gpu-deps}"; exit ;;
+esac
 
 deps=
 test=no

@@ -56,7 +56,11 @@ void read_clipping(const Options& section, GradientOptions& gradients) {
   }
   gradients.clip_mode = clip_mode(section.read(kGradClip));
   gradients.clip_norm = section.read(kGradClipNorm);
-  gradients.recipe = row_of(kRecipes, "recipe", section.read(kRecipe)).value;
+  gradients.recipe = read_recipe(section);
+}
+
+Recipe read_recipe(const Options& section) {
+  return row_of(kRecipes, "recipe", section.read(kRecipe)).value;
 }
 
 GradientPolicy::GradientPolicy(const GradientOptions& options, Stream& stream,

@@ -87,6 +87,8 @@ struct GradientOptions {
 /// Reads the keys grad_clip, grad_clip_norm and recipe of a section. Throws ConfigError, also for a
 /// norm without a mode, which would clip nothing.
 void read_clipping(const Options& section, GradientOptions& gradients);
+/// Reads the key recipe of a section. Throws ConfigError.
+Recipe read_recipe(const Options& section);
 
 /// How a step has ended.
 struct StepReport {

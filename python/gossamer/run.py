@@ -329,7 +329,7 @@ class Run:
 
     def _measure(self) -> dict[str, Any]:
         last, self._figures.last = self._figures.last, _sums(self._model)
-        follows = self._model._options.get("recipe") == "allreduce"
+        factor = self._model._engine.recipe_factor
         return {
             "kind": "step",
             "step": self._step,
@@ -338,7 +338,7 @@ class Run:
             "all_steps": self._step,
             "wait_s": self._figures.last["wait_s"] - last["wait_s"],
             "bytes_sent": self._figures.last["bytes_sent"] - last["bytes_sent"],
-            **({"recipe_factor": self._model._engine.recipe_factor} if follows else {}),
+            **({"recipe_factor": factor} if self._model._follows_recipe else {}),
         }
 
     def _end_window(self) -> None:

@@ -269,6 +269,12 @@ class EngineSteps(torch.nn.Module):
         """Whether a step uses the mean of all ranks' gradients."""
         return self._options["algorithm"] in ("allreduce", {"name": "allreduce"})
 
+    @property
+    def _follows_recipe(self) -> bool:
+        """Whether rate and norm were chosen for all-reduce, also in the options of a plan."""
+        own, train = self._options.get("recipe"), self._options.get("train", {})
+        return "allreduce" in (own, train.get("recipe"))
+
     def _count_batches(self, *, has_one: bool) -> int:
         """Return how many ranks have a batch for the next step. Collective.
 

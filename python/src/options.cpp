@@ -125,6 +125,8 @@ Pipeline::Config read_engine_options(const Options& root, const World& world) {
   options.exchange = read_exchange(root, world);
   options.num_threads = static_cast<int>(root.read(kThreads));
   read_clipping(root, options.gradients);
+  // A plan gives the program's section.
+  if (root.has("train")) options.gradients.recipe = read_recipe(root.section("train"));
   options.gradients.nonfinite = nonfinite(root.read(kNonfinite));
   if (root.read(kKeepsNonfinite)) {
     options.gradients.nonfinite = NonFinite::kKeep;

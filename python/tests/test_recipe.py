@@ -66,6 +66,10 @@ def test_a_norm_of_clip_grad_norm_grows_by_the_noise():
     assert math.isclose(weights[10] - weights[11], 0.1, rel_tol=1e-5)
 
 
+def test_the_options_of_a_plan_name_the_recipe():
+    assert train(12, recipe="own", options={"train": {"recipe": "allreduce"}})[1] > 1.4
+
+
 def test_an_optimizer_that_was_not_measured_stays_as_it_is():
     assert train(12, optimizer=torch.optim.RMSprop)[1] == 1.0
 

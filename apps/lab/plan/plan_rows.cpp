@@ -85,8 +85,10 @@ class RowMaker {
   void add_way(const Way& way) {
     if (way.is_rare()) return add_rare(way);
     const Exchanges exchanges{.name = std::string(way.name),
-                              .choice = AlgorithmChoice(std::string(way.algorithm)),
-                              .codec = codec_of(way)};
+                              .choice = AlgorithmChoice(std::string(way.algorithm),
+                                                        Options::parse(std::string(way.options))),
+                              .codec = codec_of(way),
+                              .takes_recipe = way.takes_recipe};
     if (!exchanges.choice.needs_topology()) {
       if (!why_not(exchanges).empty()) return;
       keep(exchanges, predictor_.schedule_of(exchanges), way.gap(1));

@@ -158,6 +158,7 @@ std::string RowPredictor::yaml_of(const Exchanges& exchanges) const {
   }
   if (exchanges.codec != nullptr) comm.push_back(concat("codec: ", exchanges.codec->name()));
   if (!comm.empty()) text += concat("comm: {", join(comm, ", "), "}\n");
+  if (exchanges.takes_recipe) text += "train: {recipe: allreduce}\n";
   const bool has_large = std::ssize(large_.bucket_bytes) < std::ssize(options_.model.bucket_bytes);
   if (exchanges.every > 0 && has_large) {
     constexpr double kMib = 1024.0 * 1024.0;

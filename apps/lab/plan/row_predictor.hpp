@@ -24,6 +24,8 @@ struct Exchanges {
   const Place* place = nullptr;
   /// The steps between two averages of a rare way; 0: the algorithm's own period counts.
   std::int64_t every = 0;
+  /// The run takes `train.recipe: allreduce`.
+  bool takes_recipe = false;
 };
 
 class RowPredictor {

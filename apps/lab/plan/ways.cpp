@@ -13,6 +13,11 @@ constexpr double kEveryStepGap = 0.063;
 /// ranks, every 10 and 40 steps. Under topk we have measured every 2 steps alone, late by 2: 0.07.
 constexpr double kTravelGap = 0.07;
 
+// Gossip whose steps end with mixed models, with a recipe for all-reduce: docs/measurements/recipes.md.
+constexpr std::string_view kAtEnd = "overlap: false";
+constexpr MeasuredGaps kAtEndGaps{0.007};
+constexpr MeasuredGaps kAtEndInt8Gaps{0.028};
+
 constexpr std::string_view kPairs = "kind: noloco, momentum: 0.5, lr: 0.7";
 constexpr std::string_view kAll = "kind: diloco, momentum: 0.5, lr: 0.7";
 // Moves that lack most elements go without momentum.
@@ -22,12 +27,20 @@ constexpr MeasuredGaps kEveryStepGaps{kEveryStepGap};
 constexpr MeasuredGaps kPairGaps{kEveryStepGap, 10, 0.238, 40, 0.450};
 constexpr MeasuredGaps kAllGaps{kEveryStepGap, 10, 0.189, 40, 0.366};
 constexpr MeasuredGaps kSparseGaps{kEveryStepGap, 2, 0.077, 10, 0.380};
+
+constexpr Way with_recipe(Way way) {
+  way.takes_recipe = true;
+  return way;
+}
+
 constexpr std::array kWays = {
     Way{"all-reduce", "allreduce", "", "fp32"},
     Way{"all-reduce", "allreduce", "", "int8"},
     Way{"all-reduce", "allreduce", "", "int4"},
     Way{"gossip", "gossip", "", "fp32", kEveryStepGaps},
     Way{"gossip", "gossip", "", "int8", kEveryStepGaps},
+    with_recipe({"gossip without overlap", "gossip", kAtEnd, "fp32", kAtEndGaps}),
+    with_recipe({"gossip without overlap", "gossip", kAtEnd, "int8", kAtEndInt8Gaps}),
     Way{"outer in pairs", "outer", kPairs, "fp32", kPairGaps},
     Way{"outer in pairs", "outer", kPairs, "int8", kPairGaps},
     Way{"outer in pairs", "outer", kPairs, "int8", kPairGaps, true},

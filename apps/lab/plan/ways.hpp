@@ -49,6 +49,8 @@ struct Way {
   bool travels = false;
   /// The shortest period, in steps, of a way with `is_rare()`.
   std::int64_t least_every = 2;
+  /// The gaps are those of runs with `train.recipe: allreduce`.
+  bool takes_recipe = false;
 
   /// False: an exchange in every step.
   [[nodiscard]] bool is_rare() const { return algorithm == "outer"; }

@@ -71,6 +71,7 @@ void read_as_training_does(const PlanRow& row, World world) {
       IntegerOption{.name = "local_size", .rule = {.fallback = world.node_size, .min = 1}}));
   static_cast<void>(root.section("buckets").read(
       IntegerOption{.name = "size_mb", .rule = {.fallback = 25, .min = 1}}));
+  static_cast<void>(read_recipe(root.section("train")));
   if (algorithm.needs_topology()) {
     static_cast<void>(read_topology(root.named_section("topology"), world));
   }
@@ -151,6 +152,23 @@ TEST(Plan, TakesGossipWithPlainMessagesWhereTheyHideBehindAStep) {
   EXPECT_FALSE(row_of(plan, "all-reduce, fp32").fits);
 }
 
+TEST(Plan, GivesGossipWithoutOverlapTheRecipeOfItsMeasurements) {
+  const PlanRow& row = row_of(far_plan(4, 1000), "gossip without overlap on one-peer-exp, fp32");
+  EXPECT_TRUE(contains(row.yaml, "algorithm: {name: gossip, overlap: false}\n"));
+  EXPECT_TRUE(contains(row.yaml, "train: {recipe: allreduce}\n"));
+  EXPECT_EQ(row.expected_gap, 0.007);
+}
+
+TEST(Plan, CountsWhatDoesNotHideBehindTheNextStepOfGossipWithoutOverlap) {
+  // 40 MB take 0.08 s, which hide behind 0.1 s of computing, or in part behind the backward pass.
+  const Plan plan = make_plan(far_options(4, 40.0 * 8.0 / 0.08));
+  const double with = row_of(plan, "gossip on one-peer-exp, fp32").step.step_s;
+  const double without = row_of(plan, "gossip without overlap on one-peer-exp, fp32").step.step_s;
+  EXPECT_NEAR(with, 0.1, 1e-3);
+  EXPECT_GT(without, 0.11);
+  EXPECT_LT(without, 0.18);
+}
+
 TEST(Plan, ExpectsNothingOfTopologiesThatWeHaveNotMeasured) {
   const Plan& plan = far_plan(4, 1000);
   EXPECT_TRUE(row_of(plan, "gossip on ring, fp32").expected_gap.has_value());
@@ -225,8 +243,8 @@ TEST(Plan, HasOnlyTheAlgorithmsThatAreAskedFor) {
   EXPECT_NEAR(late.step.bytes_sent, 2e8 * 2.0 * 7.0 / 8.0 / 4.0, 1.0);
   EXPECT_FALSE(row_of(plan, "relay on chain, fp32").rounds.has_value());
   for (const PlanRow& row : plan.rows) {
-    EXPECT_TRUE(row.exchange == "gossip" || row.exchange == "relay" ||
-                row.exchange == "late_average {every: 4}")
+    EXPECT_TRUE(row.exchange == "gossip" || row.exchange == "gossip without overlap" ||
+                row.exchange == "relay" || row.exchange == "late_average {every: 4}")
         << row.label();
   }
   for (const char* const label :

@@ -110,8 +110,9 @@ enum class GradientUse {
   kUnknown,
   /// A step is a sum of gradients, so that the noise of ranks averages out.
   kLinear,
-  /// A step is divided by the root mean square of gradients, or of means over cycle() gradients. So
-  /// noise makes steps shorter.
+  /// The length of a step is that of the rate: it is divided by the root mean square of gradients,
+  /// or of means over cycle() gradients, or has only their signs or directions. So noise makes the
+  /// part shorter that leads downhill.
   kNormalized,
 };
 

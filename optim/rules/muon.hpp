@@ -65,7 +65,8 @@ struct MuonStepRule {
 
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const ParameterUpdate& update) const {
-    return {static_cast<T>(update.lr), static_cast<T>(1.0 - update.lr * update.weight_decay)};
+    return {static_cast<T>(update.lr * update.step_scale),
+            static_cast<T>(1.0 - update.lr * update.weight_decay)};
   }
 
   template <class T, Phase>
@@ -108,6 +109,7 @@ class Muon : public Optimizer {
   /// The traffic of the two sweeps alone, without the products.
   [[nodiscard]] PassTraffic least_traffic(std::int64_t step, DType model) const override;
   [[nodiscard]] bool needs_matrices() const override { return true; }
+  [[nodiscard]] GradientUse gradient_use() const override { return GradientUse::kNormalized; }
   void enqueue(Stream& stream, std::vector<BlockUpdate> updates) const override;
 
  private:

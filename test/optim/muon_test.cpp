@@ -104,6 +104,26 @@ TEST(Muon, RefusesSegmentsThatAreNoWholeMatrix) {
   }
 }
 
+TEST(Muon, ScalesTheStepAndNotItsWeightDecay) {
+  const auto moved_by = [](double step_scale, double weight_decay) {
+    std::vector<double> x{1, 2, 3, 4}, momentum(4), gradient{1, 0, 0, 1};
+    InlineStream stream;
+    BlockUpdate update{.parameters = block_of(std::span(x)), .states = {momentum.data()}};
+    update.lr = 0.5;
+    update.step_scale = step_scale;
+    update.segments = {{.numel = 4,
+                        .gradient = block_of(std::span(gradient)),
+                        .weight_decay = weight_decay,
+                        .rows = 2}};
+    enqueue_update(stream, *make_optimizer("muon"), update);
+    return x[0] - 1.0;
+  };
+  const double plain = moved_by(1.0, 0.0);
+  EXPECT_LT(plain, 0.0);
+  EXPECT_NEAR(moved_by(3.0, 0.0), 3.0 * plain, 1e-12);
+  EXPECT_NEAR(moved_by(3.0, 0.25), 3.0 * plain - 0.5 * 0.25, 1e-12);
+}
+
 TEST(Muon, OnlyMixesWhereThereIsNoGradientAndInStepsThatAreLeftOut) {
   std::vector<float> x{1, 2, 3, 4}, momentum(4, 7), gradient(4, 1);
   std::vector<float> other{5, 6, 7, 8};

@@ -71,9 +71,11 @@ enum class Recipe : std::uint8_t {
   kOwn,
   /// For all-reduce with the same total batch.
   kAllReduce,
+  /// The same, and the caller clips and updates. The engine only measures the factor.
+  kMeasured,
 };
 
-/// `own`, `allreduce`.
+/// `own`, `allreduce`; kMeasured is no choice of users.
 std::vector<std::string> recipe_names();
 
 struct GradientOptions {

@@ -186,7 +186,7 @@ void Pipeline::make_algorithm() {
   in_world_.lanes->share_memory();
   recipe_.set_way(why_no_recipe(config_.exchange.algorithm,
                                 config_.setting(config_.exchange, communicator_.size(), false),
-                                config_.gradients.clip_mode, config_.shards != nullptr),
+                                config_.gradients, config_.shards != nullptr),
                   config_.exchange.algorithm.name(), config_.logger);
   // Allocating may free what an allocator has kept, which waits for the device, and a device may
   // wait for NCCL's operation of a peer. So no rank begins to wait for messages before all have

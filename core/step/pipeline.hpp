@@ -329,9 +329,9 @@ class Pipeline {
   /// Between two steps: sets how gradients are clipped from the next step on; see GradientPolicy.
   /// Throws ConfigError.
   void set_clipping(ClipMode mode, double norm) { policy_.set_clipping(mode, norm); }
-  /// The factor by which the next step's largest norm differs from the recipe's; see recipe.hpp. 1
-  /// where the recipe is the run's own.
-  [[nodiscard]] double recipe_factor() const { return recipe_.norm_factor(); }
+  /// The factor on the recipe's largest norm in the next step, which under Recipe::kMeasured the
+  /// caller applies (recipe.hpp). 1 where the recipe is the run's own.
+  [[nodiscard]] double recipe_factor() const { return recipe_.ratio(); }
   /// The L2 norm of the last step's gradients before clipping: this rank's own, or the mean under
   /// all-reduce. Waits like metrics(). 0 before the first step.
   [[nodiscard]] double gradient_norm();

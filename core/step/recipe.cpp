@@ -17,7 +17,7 @@ std::vector<std::int64_t> numels_of(std::span<const ParameterInfo> parameters) {
 }  // namespace
 
 std::string why_no_recipe(const AlgorithmChoice& algorithm, const AlgorithmSetting& setting,
-                          ClipMode clip_mode, bool has_shards) {
+                          const GradientOptions& gradients, bool has_shards) {
   if (algorithm.entry().equal_models == EqualModels::kAfterEveryStep) {
     return concat(algorithm.name(), " updates with the mean gradient");
   }
@@ -28,19 +28,22 @@ std::string why_no_recipe(const AlgorithmChoice& algorithm, const AlgorithmSetti
                   given.empty() ? "" : concat(" {", given, "}"));
   }
   if (has_shards) return "nothing was measured for sharded models";
+  if (gradients.recipe == Recipe::kMeasured) return "";
   if (setting.has_external_optimizer || setting.optimizer == nullptr ||
       setting.optimizer->gradient_use() == GradientUse::kUnknown) {
     return "nothing was measured for the optimizer";
   }
-  if (setting.optimizer->gradient_use() == GradientUse::kLinear && clip_mode == ClipMode::kNone) {
+  if (setting.optimizer->gradient_use() == GradientUse::kLinear &&
+      gradients.clip_mode == ClipMode::kNone) {
     return "the optimizer's steps are linear in the gradients, which are not clipped";
   }
   return "";
 }
 
 RecipeControl::RecipeControl(Recipe recipe, Stream& stream,
-                             std::span<const ParameterInfo> parameters) {
-  if (recipe == Recipe::kAllReduce) noise_.emplace(stream, numels_of(parameters));
+                             std::span<const ParameterInfo> parameters)
+    : caller_applies_(recipe == Recipe::kMeasured) {
+  if (recipe != Recipe::kOwn) noise_.emplace(stream, numels_of(parameters));
 }
 
 void RecipeControl::set_way(const std::string& reason, std::string_view algorithm,
@@ -78,7 +81,7 @@ void RecipeControl::drop() {
 }
 
 double RecipeControl::rate_factor(const Optimizer& optimizer) const {
-  if (!is_active_ || optimizer.gradient_use() != GradientUse::kNormalized) return 1.0;
+  if (!is_active_ || caller_applies_ || optimizer.gradient_use() != GradientUse::kNormalized) return 1.0;
   return noise_->ratio(optimizer.cycle());
 }
 

@@ -36,13 +36,13 @@
 namespace gossamer {
 
 /// Says why the measured rule says nothing about a run; empty: it holds. `has_shards`: the
-/// parameters are shards of a model.
+/// parameters are shards of a model. Under Recipe::kMeasured the caller answers for the optimizer.
 std::string why_no_recipe(const AlgorithmChoice& algorithm, const AlgorithmSetting& setting,
-                          ClipMode clip_mode, bool has_shards);
+                          const GradientOptions& gradients, bool has_shards);
 
 class RecipeControl {
  public:
-  /// Without a recipe for all-reduce, the object does nothing. `stream` must outlive this object.
+  /// Under Recipe::kOwn the object does nothing. `stream` must outlive this object.
   RecipeControl(Recipe recipe, Stream& stream, std::span<const ParameterInfo> parameters);
 
   /// Goes on with a way of which why_no_recipe() says `reason`, and tells the logger.
@@ -55,8 +55,10 @@ class RecipeControl {
   /// Forgets the sample under way. Until the next sample, end_step() does nothing.
   void drop();
 
-  /// The factor for the largest norm.
-  [[nodiscard]] double norm_factor() const { return is_active_ ? noise_->ratio() : 1.0; }
+  /// The measured ratio; 1 where the rule does not hold.
+  [[nodiscard]] double ratio() const { return is_active_ ? noise_->ratio() : 1.0; }
+  /// The factor for the largest norm to which the engine clips.
+  [[nodiscard]] double norm_factor() const { return caller_applies_ ? 1.0 : ratio(); }
   /// The factor for the rate of an optimizer, except in weight decay.
   [[nodiscard]] double rate_factor(const Optimizer& optimizer) const;
 
@@ -64,6 +66,7 @@ class RecipeControl {
 
  private:
   std::optional<GradientNoise> noise_;
+  bool caller_applies_;
   bool is_active_ = false;
   /// The step of the last sample; negative: there is none.
   std::int64_t sampled_step_ = -1;

@@ -31,6 +31,7 @@ constexpr IntegerOption kFirstRound{"first_round",
                                     "the round of the topology with which the exchanges begin",
                                     {.fallback = 0, .min = 0}};
 constexpr FlagOption kKeepsNonfinite{"keeps_nonfinite", "gradients count as they are"};
+constexpr FlagOption kAppliesRecipe{"applies_recipe", "the caller applies the recipe's factor"};
 constexpr PathOption kTimeline{
     "timeline", "the file for the timeline of all ranks; \"\": none", {.fallback = ""}};
 constexpr RangeOption kTimelineSteps{"timeline_steps", "steps that the timeline records"};
@@ -127,6 +128,10 @@ Pipeline::Config read_engine_options(const Options& root, const World& world) {
   read_clipping(root, options.gradients);
   // A plan gives the program's section.
   if (root.has("train")) options.gradients.recipe = read_recipe(root.section("train"));
+  const bool caller_applies = root.read(kAppliesRecipe);
+  if (caller_applies && options.gradients.recipe == Recipe::kAllReduce) {
+    options.gradients.recipe = Recipe::kMeasured;
+  }
   options.gradients.nonfinite = nonfinite(root.read(kNonfinite));
   if (root.read(kKeepsNonfinite)) {
     options.gradients.nonfinite = NonFinite::kKeep;

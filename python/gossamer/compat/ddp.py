@@ -76,6 +76,12 @@ class DistributedDataParallel(torch.nn.Module):
         Ignored.
     algorithm, topology, codec, options
         As in gossamer.DecentralizedDataParallel.
+    recipe
+        "allreduce": rate and largest norm were chosen for all-reduce, as those of a loop for
+        PyTorch's class are. Where ranks update with gradients of their own, Adam, AdamW and Muon of
+        PyTorch then step with the rate times recipe_factor, SGD with its rate. ``p.grad`` is
+        divided by the factor until ``step()``, so that ``clip_grad_norm_()`` clips as much as of
+        the mean gradient. "own": rate and gradients stay as they are.
     session
         The session to train in; None: the current one, or that of initialize_dist().
     **others
@@ -107,6 +113,7 @@ class DistributedDataParallel(torch.nn.Module):
         algorithm: str | Mapping[str, Any] = "allreduce",
         topology: str | Mapping[str, Any] | None = None,
         codec: str | Mapping[str, Any] = "fp32",
+        recipe: str = "own",
         options: Mapping[str, Any] | None = None,
         session: Session | None = None,
         **others: Any,
@@ -141,6 +148,7 @@ class DistributedDataParallel(torch.nn.Module):
                 topology=topology,
                 algorithm=algorithm,
                 codec=codec,
+                recipe=recipe,
                 bucket_size_in_mb=25 if bucket_cap_mb is None else bucket_cap_mb,
                 options=options,
                 session=session,
@@ -350,6 +358,11 @@ class DistributedDataParallel(torch.nn.Module):
     def register_state(self, name: str, owner: Any) -> None:
         """Have ranks that join know the state of an object, as in DecentralizedDataParallel."""
         self._trainer.register_state(name, owner)
+
+    @property
+    def recipe_factor(self) -> float:
+        """The factor on the rate in the next step; 1 with ``recipe="own"``."""
+        return self._trainer.recipe_factor
 
     @property
     def is_average(self) -> bool:

@@ -24,6 +24,7 @@ from ..distributed import Session
 from ..optimizer_state import forget_float32, keep_float32
 from ..own_topologies import AnyTopology
 from .joining import Joining, refuse_scaler
+from .recipe import LoopRecipe
 from .user_optimizers import YOURS, LaterParameters, NoUpdate, UserOptimizer, without_parameters
 
 
@@ -88,6 +89,9 @@ class Trainer(DecentralizedDataParallel):
         self._skips = given.get("nonfinite") == "skip"
         if sums_gradients:
             given["keeps_nonfinite"] = True
+        else:
+            # The loop clips gradients and calls the optimizers.
+            given["applies_recipe"] = True
         super().__init__(module, NoUpdate, topology, options=given, **options)
         self._optimizer.description = YOURS
         self._sums_gradients = sums_gradients
@@ -113,6 +117,7 @@ class Trainer(DecentralizedDataParallel):
         """States for optimizers that have not stepped yet, with the numbers of their parameters."""
         self._later = LaterParameters(module) if before is None else before.later
         self._sums_before = {} if before is None else before.sums
+        self._recipe = None if sums_gradients else self._new_recipe()
         # Where gradients are not summed, the optimizer's step() calls finish_step().
         self.set_accumulate_grad(not sums_gradients)
         watch_optimizers(self)
@@ -169,7 +174,21 @@ class Trainer(DecentralizedDataParallel):
         for i in self.ids_watched:
             if _trainers.get(i) is self:
                 del _trainers[i]
+        if self._recipe is not None:
+            self._recipe.close()
         super().close(failed=failed)
+
+    def _new_recipe(self) -> LoopRecipe | None:
+        if not self._follows_recipe:
+            return None
+        own = weakref.ref(self)
+
+        # No reference to the trainer, which would live on with this function of its own.
+        def factor() -> float:
+            trainer = own()
+            return 1.0 if trainer is None else trainer.recipe_factor
+
+        return LoopRecipe(self._trained.tensors, factor)
 
     # An optimizer of the user's steps.
 
@@ -242,14 +261,18 @@ class Trainer(DecentralizedDataParallel):
         return {device: torch.full((), float(total > 0.0), device=device) for device in devices}
 
     def _own_of(self, optimizer: torch.optim.Optimizer) -> UserOptimizer:
-        for own in self._own:
-            if own.optimizer is optimizer:
-                return own
+        for known in self._own:
+            if known.optimizer is optimizer:
+                return known
         # A new optimizer takes the place of one that it has replaced.
-        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        self._own = [own for own in self._own if known.isdisjoint(own.ids())]
-        self._own.append(UserOptimizer(optimizer, self._trained))
-        return self._own[-1]
+        ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self._own = [known for known in self._own if ids.isdisjoint(known.ids())]
+        own = UserOptimizer(optimizer, self._trained)
+        if self._recipe is not None:
+            self._recipe.check(optimizer)
+            own.recipe = self._recipe
+        self._own.append(own)
+        return own
 
     def _check_others(self, params: list[torch.nn.Parameter]) -> None:
         """Refuse parameters that are not the module's."""
@@ -424,6 +447,8 @@ class Trainer(DecentralizedDataParallel):
 
     def _end_step(self) -> None:
         super()._end_step()
+        if self._recipe is not None:
+            self._recipe.end_step()
         if self._sums_gradients:
             self._nonfinite = self._engine.take_nonfinite()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,6 +14,7 @@ from .. import _core
 from ..changed_module import STEPS_BEFORE_WARNING, warn_of_untrained
 from ..groups import WrappedOptimizer, first_needed_argument
 from ..parameters import EngineParameters
+from .recipe import LoopRecipe
 
 # A rank that joins a run has none yet, and one that lacks steps may be at another one.
 YOURS = "the optimizers of the loop"
@@ -39,6 +41,8 @@ class UserOptimizer(WrappedOptimizer):
             self.state.release()
         self.rule = self.state = None
         self.description = YOURS
+        self.recipe: LoopRecipe | None = None
+        """What makes steps longer; None: they are as the optimizer makes them."""
         # The user's own call of step() runs the hooks, and the engine has all gradients then.
         self.sees_whole_step = False
 
@@ -51,7 +55,11 @@ class UserOptimizer(WrappedOptimizer):
         *rest, gradients = told
         own = self.ids()
         due = [(i, grad) for i, grad in gradients if id(self._trained.tensors[i]) in own]
-        super().step(*rest, due)  # type: ignore[call-arg]
+        longer = (
+            contextlib.nullcontext() if self.recipe is None else self.recipe.scope(self.optimizer)
+        )
+        with longer:
+            super().step(*rest, due)  # type: ignore[call-arg]
 
     def begin_step(self) -> None:
         """Leave hooks to the user's call of step()."""

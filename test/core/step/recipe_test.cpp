@@ -181,6 +181,17 @@ TEST(Recipe, ChangesNothingForAnOptimizerThatWasNotMeasured) {
             run_pipeline(noisy_problem("qg_sgd", Recipe::kOwn)));
 }
 
+TEST(Recipe, MeasuresAndChangesNothingWhereTheCallerAppliesIt) {
+  Problem problem = noisy_problem("adamw", Recipe::kMeasured);
+  EXPECT_EQ(run_pipeline(problem), run_pipeline(noisy_problem("adamw", Recipe::kOwn)));
+  run_ranks(4, [&](Communicator& communicator, const World& world) {
+    ToyModel model = model_of(problem, communicator);
+    for (int step = 0; step < 10; ++step) train_step(problem, model, world.rank, step);
+    EXPECT_GT(model.pipeline().recipe_factor(), 1.01);
+    model.pipeline().drain();
+  });
+}
+
 TEST(Recipe, ChangesNothingUnderAllReduce) {
   Problem problem = noisy_problem("adamw", Recipe::kAllReduce);
   problem.algorithm = "allreduce";
@@ -242,7 +253,8 @@ TEST(Recipe, GoesOnFromItsState) {
 std::string reason_for(const AlgorithmChoice& algorithm, std::string_view optimizer,
                        ClipMode clip_mode = ClipMode::kGlobal) {
   const auto rule = make_optimizer(optimizer, Options());
-  return why_no_recipe(algorithm, {.optimizer = rule.get(), .num_ranks = 4}, clip_mode, false);
+  return why_no_recipe(algorithm, {.optimizer = rule.get(), .num_ranks = 4},
+                       {.clip_mode = clip_mode}, false);
 }
 
 TEST(Recipe, HoldsForWhatWasMeasured) {

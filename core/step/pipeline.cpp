@@ -121,7 +121,7 @@ template <class Part>
 void Pipeline::run_or_detach(const Part& part) {
   if (!detached_) {
     try {
-      return part(*algorithm_);
+      return part(*in_world_.algorithm);
     } catch (const PeerLost&) {
       if (!communicator_.is_elastic()) throw;
       stop_exchanging();
@@ -175,14 +175,14 @@ void Pipeline::make_buckets(std::vector<ParameterMemory> memory) {
 }
 
 void Pipeline::make_algorithm() {
-  algorithm_ = config_.exchange.algorithm.make({.buckets = buckets_,
-                                                .lanes = *in_world_.lanes,
-                                                .progress = progress_,
-                                                .schedule = *config_.schedule,
-                                                .stream = stream_,
-                                                .codec = config_.exchange.codec,
-                                                .simd = config_.simd,
-                                                .pool = &pool_});
+  in_world_.algorithm = config_.exchange.algorithm.make({.buckets = buckets_,
+                                                         .lanes = *in_world_.lanes,
+                                                         .progress = progress_,
+                                                         .schedule = *config_.schedule,
+                                                         .stream = stream_,
+                                                         .codec = config_.exchange.codec,
+                                                         .simd = config_.simd,
+                                                         .pool = &pool_});
   in_world_.lanes->share_memory();
   recipe_.set_way(why_no_recipe(config_.exchange.algorithm,
                                 config_.setting(config_.exchange, communicator_.size(), false),
@@ -195,13 +195,13 @@ void Pipeline::make_algorithm() {
 }
 
 void Pipeline::drop_algorithm() {
-  algorithm_.reset();
+  in_world_.algorithm.reset();
   in_world_.lanes->drop_lanes();
 }
 
 PipelineState Pipeline::state() const {
   if (!step_.has_started) return PipelineState::kTracing;
-  if (!algorithm_ && !detached_) return PipelineState::kBroken;
+  if (!in_world_.algorithm && !detached_) return PipelineState::kBroken;
   if (uncommitted_.is_pending()) return PipelineState::kUncommitted;
   const bool inside = std::ranges::any_of(buckets_, &Bucket::has_gradients);
   return inside ? PipelineState::kInStep : PipelineState::kReady;
@@ -434,7 +434,7 @@ void Pipeline::follow_recipe() {
 
 void Pipeline::close_step() {
   if (!step_.has_started) return;
-  if (!algorithm_ && !detached_)
+  if (!in_world_.algorithm && !detached_)
     throw std::logic_error("Pipeline: an earlier replan() or switch_to() has failed");
   if (step_.failure) std::rethrow_exception(step_.failure);
   if (!std::exchange(step_.is_open, false)) return;
@@ -512,7 +512,7 @@ void Pipeline::drain() {
 void Pipeline::forget_arrived() {
   if (detached_ || !step_.has_started) return;
   in_world_.lanes->forget();
-  algorithm_->forget();
+  in_world_.algorithm->forget();
   step_.has_sent = false;
 }
 

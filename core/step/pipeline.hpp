@@ -398,6 +398,8 @@ class Pipeline {
     std::unique_ptr<PeerLanes> lanes;
     /// Memory that the communicator keeps for the pipeline's own sums (Communicator::reserve()).
     std::shared_ptr<void> reserved;
+    /// It uses the lanes.
+    std::unique_ptr<Algorithm> algorithm;
   };
 
   /// Tells the logger once that the system keeps ranks of a host from sharing memory.
@@ -441,7 +443,9 @@ class Pipeline {
   /// The factor that turns the gradients of this step into means.
   [[nodiscard]] double mean_factor() const;
   /// The algorithm of the present step.
-  [[nodiscard]] Algorithm& algorithm() const { return detached_ ? *detached_ : *algorithm_; }
+  [[nodiscard]] Algorithm& algorithm() const {
+    return detached_ ? *detached_ : *in_world_.algorithm;
+  }
   /// Connects the communicator of a new world, and makes the lanes in it.
   void make_lanes();
   /// Collective, unless the pipeline begins detached: makes the buckets of plan(), their lanes and
@@ -527,8 +531,7 @@ class Pipeline {
   UpdateGroups groups_;
   std::vector<Place> places_;
   InWorld in_world_;
-  std::unique_ptr<Algorithm> algorithm_;
-  /// Takes the algorithm's place where ranks are lost.
+  /// Takes the place of the world's algorithm where ranks are lost.
   std::unique_ptr<Algorithm> detached_;
   UncommittedStep uncommitted_;
   StepStatus step_;

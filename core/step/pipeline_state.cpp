@@ -32,7 +32,7 @@ void Pipeline::visit(StateVisitor& visitor) {
   double weight = model_weight();
   visitor.number("run/model_weight", weight);
   if (visitor.loads() && progress_.round() > 0) in_world_.lanes->resume(weight);
-  SharedStates* const shared = algorithm_->shared_states();
+  SharedStates* const shared = in_world_.algorithm->shared_states();
   for (Bucket& bucket : buckets_) {
     if (shared != nullptr) shared->gather(bucket);
     bucket.visit(visitor);
@@ -46,7 +46,7 @@ void Pipeline::visit(StateVisitor& visitor) {
     }
     return names;
   });
-  algorithm_->visit(visitor);
+  in_world_.algorithm->visit(visitor);
   if (!visitor.loads()) return;
   step_.has_sent = has_sent != 0;
   if (progress_.round() > 0) repeat_exchanges();
@@ -69,10 +69,10 @@ void Pipeline::check_progress() const {
 
 void Pipeline::repeat_exchanges() {
   --progress_.num_steps;
-  for (Bucket& bucket : buckets_) algorithm_->after_update(bucket);
-  algorithm_->end_step();
+  for (Bucket& bucket : buckets_) in_world_.algorithm->after_update(bucket);
+  in_world_.algorithm->end_step();
   ++progress_.num_steps;
-  const bool is_mixed_in = algorithm_->mixes_at_end();
+  const bool is_mixed_in = in_world_.algorithm->mixes_at_end();
   if (step_.has_sent && !is_mixed_in) return;
   drain();
   // A lane that forgets would change its state (GridLane). An algorithm that has mixed does not ask
@@ -152,7 +152,7 @@ void Pipeline::switch_to(const AlgorithmSwitch& to) {
 
 void Pipeline::change_algorithm(bool averages, ExchangeOptions next) {
   const double weight = model_weight();
-  if (SharedStates* const shared = algorithm_->shared_states()) {
+  if (SharedStates* const shared = in_world_.algorithm->shared_states()) {
     for (Bucket& bucket : buckets_) shared->gather(bucket);
   }
   drop_algorithm();

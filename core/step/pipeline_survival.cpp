@@ -33,8 +33,9 @@ void Pipeline::stop_exchanging() {
   // Operations that have failed may still read or write on it.
   communicator_.stream()->synchronize();
   recipe_.drop();
-  detached_ = std::make_unique<LocalOnly>(algorithm_ && algorithm_->updates_at_end(),
-                                          algorithm_ ? mean_factor() : 1.0);
+  detached_ =
+      std::make_unique<LocalOnly>(in_world_.algorithm && in_world_.algorithm->updates_at_end(),
+                                  in_world_.algorithm ? mean_factor() : 1.0);
 }
 
 double Pipeline::mean_factor() const {
@@ -132,14 +133,14 @@ void Pipeline::detach() {
   // Work of the last step may still use what goes now.
   stream_.synchronize();
   close_step();
-  if (uncommitted_.state() == UncommittedStep::State::kSums && algorithm_) {
+  if (uncommitted_.state() == UncommittedStep::State::kSums && in_world_.algorithm) {
     // They lie in the lanes.
     for (Bucket& bucket : buckets_) bucket.keep_replaced_gradients();
     stream_.synchronize();
   }
   // The algorithm has the memory of these.
   for (Bucket& bucket : buckets_) bucket.set_own_gradients({});
-  algorithm_.reset();
+  in_world_.algorithm.reset();
   // Their operations own what they still use.
   in_world_ = {};
 }

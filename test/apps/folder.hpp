@@ -1,8 +1,8 @@
 #pragma once
-// A folder for a test's files, and readers of what the trainer writes.
+// Readers of what the trainer writes into a folder.
 
-#include <algorithm>
-#include <atomic>
+#include "test/base/folder.hpp"
+
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -13,44 +13,10 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
-
-#include "base/text.hpp"
 
 namespace gossamer::apps {
 
 namespace fs = std::filesystem;
-
-/// A folder of its own, gone at its end.
-class Folder {
- public:
-  Folder() : path_(fs::path(testing::TempDir()) / make_name()) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
-  [[nodiscard]] std::vector<std::string> list() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_)) {
-      names.push_back(entry.path().filename().string());
-    }
-    std::ranges::sort(names);
-    return names;
-  }
-
- private:
-  static std::string make_name() {
-    static std::atomic<int> count = 0;
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    return concat("gossamer_", info->test_suite_name(), "_", info->name(), "_", getpid(), "_",
-                  ++count);
-  }
-  fs::path path_;
-};
 
 inline std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -1,5 +1,7 @@
 #include "base/cores.hpp"
 
+#include "test/base/folder.hpp"
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -10,27 +12,18 @@
 namespace gossamer {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// The files of a machine that say which quotas a process has.
 class Machine {
  public:
-  Machine() : root_(testing::TempDir() + "cores_test_" + name_of_test()) { fs::remove_all(root_); }
-  ~Machine() { fs::remove_all(root_); }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-
   void write(const std::string& path, const std::string& text) const {
-    fs::create_directories(fs::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
+    const std::filesystem::path file = folder_.file("") + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
   }
-  [[nodiscard]] UsableCores cores() const { return usable_cores(root_); }
+  [[nodiscard]] UsableCores cores() const { return usable_cores(folder_.file(".")); }
 
  private:
-  static std::string name_of_test() {
-    return testing::UnitTest::GetInstance()->current_test_info()->name();
-  }
-  std::string root_;
+  Folder folder_;
 };
 
 constexpr const char* kUnifiedMount =

@@ -39,9 +39,9 @@ TEST_F(FileLimit, IsRaisedToWhatTheSystemAllows) {
 TEST_F(FileLimit, StandsInTheHint) {
   const rlimit low{.rlim_cur = 100, .rlim_max = before_.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  EXPECT_TRUE(contains(file_limit_hint(EMFILE),
-                       "this process may have 100 files and connections open; ulimit -n"));
-  EXPECT_TRUE(contains(file_limit_hint(ENFILE), "fs.file-max"));
+  EXPECT_CONTAINS(file_limit_hint(EMFILE),
+                  "this process may have 100 files and connections open; ulimit -n");
+  EXPECT_CONTAINS(file_limit_hint(ENFILE), "fs.file-max");
   EXPECT_EQ(file_limit_hint(ECONNREFUSED), "");
 }
 

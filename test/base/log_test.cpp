@@ -1,5 +1,7 @@
 #include "base/log.hpp"
 
+#include "test/base/thrown.hpp"
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -52,23 +54,22 @@ TEST(Log, LevelsHideMilderMessages) {
 
 TEST(Log, LinesNameTheirLevelAndRank) {
   const std::string tagged = written(Logger(LogLevel::kError, "rank 2"));
-  EXPECT_NE(tagged.find("error [rank 2] four\n"), std::string::npos) << tagged;
+  EXPECT_CONTAINS(tagged, "error [rank 2] four\n");
   const std::string plain = written(Logger(LogLevel::kWarning, ""));
-  EXPECT_NE(plain.find("warning  three\n"), std::string::npos) << plain;
+  EXPECT_CONTAINS(plain, "warning  three\n");
   EXPECT_EQ(plain.find('['), std::string::npos) << plain;
 }
 
 TEST(Log, WritesMessagesAsTheyAre) {
   testing::internal::CaptureStderr();
   Logger(LogLevel::kInfo, "").info("{} {0} %s %d {broken");
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("{} {0} %s %d {broken\n"),
-            std::string::npos);
+  EXPECT_CONTAINS(testing::internal::GetCapturedStderr(), "{} {0} %s %d {broken\n");
 }
 
 TEST(Log, ShowsWhatWouldCommandTheTerminal) {
   testing::internal::CaptureStderr();
   Logger(LogLevel::kInfo, "").info("a\x1b[2Jb");
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("a\\x1b[2Jb\n"), std::string::npos);
+  EXPECT_CONTAINS(testing::internal::GetCapturedStderr(), "a\\x1b[2Jb\n");
 }
 
 TEST(Log, LinesOfThreadsStayWhole) {

@@ -234,8 +234,8 @@ TEST(Options, PathsMayBeginWithTheHomeFolder) {
   EXPECT_EQ(options.value_of("a"), "\"~/runs\"");
   EXPECT_EQ(options.read(PathOption{.name = "b"}), "runs/~");
   EXPECT_EQ(options.read(PathOption{.name = "d", .rule = {.fallback = "x"}}), "x");
-  EXPECT_TRUE(contains(refusal(options, PathOption{.name = "c"}),
-                       "c: ~other/runs begins with ~, allowed: ~/"));
+  EXPECT_CONTAINS(refusal(options, PathOption{.name = "c"}),
+                  "c: ~other/runs begins with ~, allowed: ~/");
 }
 
 TEST(Options, ChoicesUniteSpellings) {
@@ -282,7 +282,7 @@ TEST(Options, NumbersAreAListOfAnyLength) {
   EXPECT_EQ(refusal("a: []", option), "f.yaml:1:4: a: is a list, allowed: " + allowed);
   EXPECT_EQ(refusal("a: [7, 0]", option),
             "f.yaml:1:8: a: 0 is out of range, allowed: a number >= 1 and <= 1e+06");
-  EXPECT_TRUE(contains(refusal("a: [7, b]", option), "f.yaml:1:8: a: b is not a number"));
+  EXPECT_CONTAINS(refusal("a: [7, b]", option), "f.yaml:1:8: a: b is not a number");
 }
 
 TEST(Options, RangesHoldSomething) {

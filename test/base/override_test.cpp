@@ -101,7 +101,7 @@ TEST(Override, RefusesSubKeysOfValues) {
 TEST(Override, RefusesComments) {
   for (const char* value : {"#1", "runs/a #1", "[1] # one", "\"a\" #1"}) {
     const std::string error = error_of(std::string("run.name=") + value);
-    EXPECT_TRUE(contains(error, "run.name: # begins a comment")) << value << " gives " << error;
+    EXPECT_CONTAINS(error, "run.name: # begins a comment") << value << " gives " << error;
   }
   for (const auto& [value, text] : {std::pair{"runs/a#1", "runs/a#1"},
                                     {"\"runs/a #1\"", "runs/a #1"},

@@ -1,5 +1,5 @@
 #pragma once
-// Turns the exception of a call into text.
+// Turns the exception of a call into text, and looks for a part of a text.
 
 #include <string>
 #include <string_view>
@@ -21,5 +21,7 @@ std::string what_of(const Call& call) {
 inline bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
+/// Expects a part in a text. A failure shows both. For files that include gtest.
+#define EXPECT_CONTAINS(text, part) EXPECT_PRED2(contains, text, std::string_view(part))
 
 }  // namespace gossamer

@@ -25,8 +25,8 @@ TEST(WholeText, HasEveryByte) {
 TEST(WholeText, NamesTheFileThatCannotBeRead) {
   const std::string folder = testing::TempDir();
   const std::string error = what_of<std::filesystem::filesystem_error>([&] { whole_text(folder); });
-  EXPECT_TRUE(contains(error, folder)) << error;
-  EXPECT_TRUE(contains(error, "Is a directory")) << error;
+  EXPECT_CONTAINS(error, folder);
+  EXPECT_CONTAINS(error, "Is a directory");
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ TEST(WorkerPool, SaysSoWhenTheSystemGivesNoThread) {
   for (const int num_threads : {0, 2}) {
     const FewThreads few(num_threads);
     const std::string error = what_of<std::runtime_error>([] { const WorkerPool pool(5); });
-    EXPECT_TRUE(contains(error, "no more threads")) << error;
+    EXPECT_CONTAINS(error, "no more threads");
   }
 }
 

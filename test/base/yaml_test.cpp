@@ -1,9 +1,8 @@
 #include "base/yaml.hpp"
 
+#include "test/base/folder.hpp"
 #include "test/base/thrown.hpp"
 
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -33,23 +32,6 @@ const YamlNode& at(const YamlNode& root, std::string_view path) {
   }
   return *node;
 }
-
-/// A file in the temporary folder; the destructor removes the file.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(std::string_view text)
-      : path_(testing::TempDir() + "gossamer_yaml_" +
-              testing::UnitTest::GetInstance()->current_test_info()->name() + ".yaml") {
-    std::ofstream(path_, std::ios::binary) << text;
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile() { std::remove(path_.c_str()); }
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 TEST(Yaml, KeepsKindsTextsAndOrder) {
   const YamlNode root = parse("z: 1\na: {x: [1, two, '3']}\nnothing:\n");
@@ -157,7 +139,7 @@ TEST(Yaml, NamesThePlaceOfBrokenSyntax) {
                            "\ta: 1\n", "a: \"\\q\"\n"}) {
     const std::string error = error_of(text);
     EXPECT_EQ(error.rfind("f.yaml:", 0), 0U) << text << " gives " << error;
-    EXPECT_NE(error.find("not valid YAML: "), std::string::npos) << text << " gives " << error;
+    EXPECT_CONTAINS(error, "not valid YAML: ") << text << " gives " << error;
   }
   EXPECT_EQ(error_of("ok: 1\na: b: c\n").rfind("f.yaml:2:5: ", 0), 0U);
 }
@@ -165,20 +147,21 @@ TEST(Yaml, NamesThePlaceOfBrokenSyntax) {
 TEST(Yaml, RefusesAQuoteThatNeverEnds) {
   for (const char* text :
        {"a: 'x\nb: 2\n", "a: \"x\nb: 2\n", "a: 'x\r\nb: 2\r\n\r\n", "- 'x\n- y\n"}) {
-    EXPECT_NE(error_of(text).find("illegal EOF in scalar"), std::string::npos) << text;
+    EXPECT_CONTAINS(error_of(text), "illegal EOF in scalar") << text;
   }
 }
 
 TEST(Yaml, ReadsFiles) {
-  const TemporaryFile file("a: 1\r\nb: [1,\r\n");
-  const std::string broken = what_of<ConfigError>([&] { read_yaml_file(file.path()); });
-  EXPECT_EQ(broken.rfind(file.path() + ":", 0), 0U) << broken;
-  const TemporaryFile good(
-      "\xEF\xBB\xBF"
-      "a: 1\r\nb: x\r\n");
-  const YamlNode root = read_yaml_file(good.path());
+  const Folder folder;
+  const std::string path = folder.file("a.yaml");
+  std::ofstream(path, std::ios::binary) << "a: 1\r\nb: [1,\r\n";
+  const std::string broken = what_of<ConfigError>([&] { read_yaml_file(path); });
+  EXPECT_EQ(broken.rfind(path + ":", 0), 0U) << broken;
+  std::ofstream(path, std::ios::binary) << "\xEF\xBB\xBF"
+                                           "a: 1\r\nb: x\r\n";
+  const YamlNode root = read_yaml_file(path);
   EXPECT_EQ(at(root, "b").scalar, "x");
-  EXPECT_EQ(at(root, "b").where, good.path() + ":2:4");
+  EXPECT_EQ(at(root, "b").where, path + ":2:4");
 }
 
 TEST(Yaml, NamesTheFileThatCannotBeRead) {

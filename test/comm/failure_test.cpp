@@ -90,8 +90,7 @@ TEST(ThreadsFailure, EndsTheRunWithTheExitCodeOfTheFirstFailure) {
             } catch (const CommError& error) {
               EXPECT_EQ(error.context().peers, std::vector<int>{0});
               EXPECT_EQ(exit_code_of(error), failure.code) << error.what();
-              EXPECT_TRUE(contains(error.what(), concat("that rank has failed: ", failure.text)))
-                  << error.what();
+              EXPECT_CONTAINS(error.what(), concat("that rank has failed: ", failure.text));
               ++num_told;
               throw;
             }
@@ -108,7 +107,7 @@ TEST(ThreadsFailure, TellsWhoUsesTheCommunicatorLater) {
     if (world.rank == 0) throw DataError("torn");
     EXPECT_THROW(communicator.barrier(), CommError);
     EXPECT_THROW(communicator.barrier(), CommError);
-    EXPECT_TRUE(contains(what_of<CommError>([&] { communicator.check(); }), "failed: torn"));
+    EXPECT_CONTAINS(what_of<CommError>([&] { communicator.check(); }), "failed: torn");
     return 0;
   });
   EXPECT_EQ(code, static_cast<int>(ExitCode::kData));
@@ -148,9 +147,8 @@ TEST(ThreadsWatchdog, NamesRankPeerBucketAndRound) {
         return 0;
       });
   EXPECT_EQ(code, static_cast<int>(ExitCode::kPeerLost));
-  EXPECT_NE(message.find("rank 2: exchange of bucket 5, round 17 with rank 1"), std::string::npos)
-      << message;
-  EXPECT_NE(message.find("comm.timeout_s"), std::string::npos) << message;
+  EXPECT_CONTAINS(message, "rank 2: exchange of bucket 5, round 17 with rank 1");
+  EXPECT_CONTAINS(message, "comm.timeout_s");
 }
 
 TEST(ThreadsWatchdog, NamesTheMembersOfAGroupThatAreMissing) {
@@ -193,7 +191,7 @@ TEST(ThreadsFailure, EndsARunForWhichTheSystemHasTooFewThreads) {
   for (const int num_threads : {0, 2, kNumRanks, kNumRanks + 2}) {
     const FewThreads few(num_threads);
     const std::string error = what_of<std::runtime_error>(run);
-    EXPECT_TRUE(contains(error, "no more threads")) << error;
+    EXPECT_CONTAINS(error, "no more threads");
     EXPECT_EQ(num_runs, 0);
   }
 }
@@ -205,12 +203,12 @@ TEST(Launch, RefusesImpossibleOptions) {
       launch("threads", {.num_ranks = 4, .node_size = 3, .log_level = LogLevel::kOff}, nothing),
       static_cast<int>(ExitCode::kConfig));
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(contains(said, "3 does not divide the 4 ranks")) << said;
+  EXPECT_CONTAINS(said, "3 does not divide the 4 ranks");
   try {
     launch("carrier-pigeon", {}, nothing);
     FAIL() << "no error";
   } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("threads"), std::string::npos) << error.what();
+    EXPECT_CONTAINS(error.what(), "threads");
   }
 }
 
@@ -239,7 +237,7 @@ TEST(Launcher, HasStartedMoreProcessesThanTheWorldHas) {
       why.starts_with("SLURM_STEP_NUM_TASKS says that 3 processes were started, and this "
                       "world has 2: "))
       << why;
-  EXPECT_NE(why.find("srun --mpi=pmix"), std::string::npos);
+  EXPECT_CONTAINS(why, "srun --mpi=pmix");
   EXPECT_NE(in_step({{"PMIX_NAMESPACE", "slurm.pmix.2.0"}}), "");
   EXPECT_NE(why_with({{"PMI_SIZE", "3"}}), "");
   EXPECT_NE(why_with({{"OMPI_COMM_WORLD_SIZE", "3"}}), "");

@@ -81,9 +81,9 @@ TEST(Session, LendsACommunicatorToEveryThread) {
 }
 
 TEST(Session, IsRefusedWhereTheWorldIsNotAsWanted) {
-  EXPECT_TRUE(contains(
+  EXPECT_CONTAINS(
       what_of<ConfigError>([] { open_sessions("threads", {.num_ranks = 4, .node_size = 3}); }),
-      "3 does not divide the 4 ranks"));
+      "3 does not divide the 4 ranks");
   EXPECT_THROW(open_sessions("carrier-pigeon", {}), ConfigError);
 }
 
@@ -100,8 +100,7 @@ TEST(Session, TellsWhoWaitsForARankThatHasLeft) {
         EXPECT_EQ(error.context().rank, 1);
         EXPECT_EQ(error.context().peers, std::vector<int>{0});
         EXPECT_EQ(exit_code_of(error), ExitCode::kPeerLost);
-        EXPECT_TRUE(contains(error.what(), "with rank 0: that rank has left the run"))
-            << error.what();
+        EXPECT_CONTAINS(error.what(), "with rank 0: that rank has left the run");
       }
       EXPECT_TRUE(session.abort(ExitCode::kPeerLost, "as the test wants it"));
     });
@@ -153,7 +152,7 @@ TEST(Session, TellsTheCodeAndTheReasonOfAnAbort) {
       meet(session.communicator());
     } catch (const CommError& error) {
       EXPECT_EQ(exit_code_of(error), ExitCode::kNonFinite);
-      EXPECT_TRUE(contains(error.what(), "rank 1: that rank has failed: a loss")) << error.what();
+      EXPECT_CONTAINS(error.what(), "rank 1: that rank has failed: a loss");
       EXPECT_FALSE(session.abort(exit_code_of(error), error.what())) << "not the first";
       ++num_told;
     }
@@ -165,7 +164,7 @@ TEST(Session, ThatGoesWithoutAWordHasFailed) {
   Sessions sessions = open_sessions("threads", no_log(2));
   sessions.pop_back();
   const std::string error = what_of<CommError>([&] { meet(sessions[0]->communicator()); });
-  EXPECT_TRUE(contains(error, "rank 1: that rank has failed: its session has gone")) << error;
+  EXPECT_CONTAINS(error, "rank 1: that rank has failed: its session has gone");
   EXPECT_FALSE(sessions[0]->abort(ExitCode::kPeerLost, error));
 }
 

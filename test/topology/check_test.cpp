@@ -45,17 +45,15 @@ TEST(CheckTopology, FindsAPhaseThatPushSumCannotEnter) {
   const std::string phases =
       "phases: [{until: 1000, topology: " + unequal() + "}, {topology: hierarchical}]";
   const std::string text = refusal(phases);
-  EXPECT_TRUE(contains(text,
-                       "phases: phases [from-file, hierarchical from 1000]: in round 1000: "
-                       "Ranks 0 and 1 of one node have different push-sum weights"))
-      << text;
+  EXPECT_CONTAINS(text,
+                  "phases: phases [from-file, hierarchical from 1000]: in round 1000: "
+                  "Ranks 0 and 1 of one node have different push-sum weights");
   // The same inside other topologies.
-  EXPECT_TRUE(contains(refusal("alternate: [{" + phases + "}, ring, ring]"), "in round 3000: "));
-  EXPECT_TRUE(contains(refusal("every: {base: {" + phases + "}, period: 10}"), "in round 10009: "));
-  EXPECT_TRUE(
-      contains(refusal("phases: [{until: 5, topology: ring}, {topology: {" + phases + "}}]"),
-               "in round 1005: "));
-  EXPECT_TRUE(contains(refusal("alternate: [" + unequal() + ", hierarchical]"), "in round 1: "));
+  EXPECT_CONTAINS(refusal("alternate: [{" + phases + "}, ring, ring]"), "in round 3000: ");
+  EXPECT_CONTAINS(refusal("every: {base: {" + phases + "}, period: 10}"), "in round 10009: ");
+  EXPECT_CONTAINS(refusal("phases: [{until: 5, topology: ring}, {topology: {" + phases + "}}]"),
+                  "in round 1005: ");
+  EXPECT_CONTAINS(refusal("alternate: [" + unequal() + ", hierarchical]"), "in round 1: ");
 }
 
 TEST(CheckTopology, LetsPhasesPassThatPushSumCanEnter) {
@@ -85,23 +83,21 @@ TEST(CheckTopology, RefusesAPeriodThatIsTooLongToPrepare) {
   EXPECT_EQ(refusal("{name: local-sgd, sit_out: 1000000}"), "");
   const std::string text =
       refusal("alternate: [{name: local-sgd, sit_out: 1000}, {name: local-sgd, sit_out: 1001}]");
-  EXPECT_TRUE(contains(text,
-                       "alternate: alternate [local-sgd, local-sgd] repeats only after "
-                       "2006004 rounds"))
-      << text;
-  EXPECT_TRUE(contains(text, "allowed: a period of at most 1048576 rounds")) << text;
-  EXPECT_TRUE(contains(text, "common factors")) << text;
-  EXPECT_TRUE(contains(refusal("{name: hierarchical, leaders: {every: {base: ring, period: 2}}, "
-                               "leaders_every: 1000000}"),
-                       "name: hierarchical repeats only after 4000000 rounds"));
+  EXPECT_CONTAINS(text,
+                  "alternate: alternate [local-sgd, local-sgd] repeats only after "
+                  "2006004 rounds");
+  EXPECT_CONTAINS(text, "allowed: a period of at most 1048576 rounds");
+  EXPECT_CONTAINS(text, "common factors");
+  EXPECT_CONTAINS(refusal("{name: hierarchical, leaders: {every: {base: ring, period: 2}}, "
+                          "leaders_every: 1000000}"),
+                  "name: hierarchical repeats only after 4000000 rounds");
 }
 
 TEST(CheckTopology, KnowsPeriodsThatNoIntegerHolds) {
   std::string nested = "ring";
   for (int depth = 0; depth < 5; ++depth)
     nested = "{every: {base: " + nested + ", period: 1000000}}";
-  EXPECT_TRUE(contains(refusal(nested), "repeats only after more than 1099511627776 rounds"))
-      << refusal(nested);
+  EXPECT_CONTAINS(refusal(nested), "repeats only after more than 1099511627776 rounds");
 }
 
 /// Rank 0 gives half of what it has to rank 1 and hears nothing.
@@ -120,8 +116,7 @@ TEST(CheckTopology, FindsARankThatLosesItsWeight) {
     check_topology(Leak(), 2);
     FAIL() << "no error";
   } catch (const ConfigError& error) {
-    EXPECT_TRUE(contains(error.what(), "leak: in round 39 the push-sum weight of rank 0"))
-        << error.what();
+    EXPECT_CONTAINS(error.what(), "leak: in round 39 the push-sum weight of rank 0");
   }
 }
 

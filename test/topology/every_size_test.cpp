@@ -60,7 +60,7 @@ TEST_P(EverySize, KeepsTheRulesOrNamesValidSizes) {
     const World& world = c.world;
     if (!fits(c)) {
       const std::string what = what_of<ConfigError>([&] { (void)c.build(); });
-      EXPECT_TRUE(contains(what, "the nearest: ")) << what;
+      EXPECT_CONTAINS(what, "the nearest: ");
       return;
     }
     const auto topology = c.build();

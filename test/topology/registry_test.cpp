@@ -66,38 +66,38 @@ TEST(MakeTopology, LeavesUnknownOptionsToTheCaller) {
 
 TEST(MakeTopology, SuggestsANameForAMistypedOne) {
   const std::string what = refusal("one_pear_exp", {.size = 4});
-  EXPECT_TRUE(contains(what, "one_pear_exp (did you mean one-peer-exp?)")) << what;
-  for (const std::string& name : topology_names()) EXPECT_TRUE(contains(what, name)) << what;
+  EXPECT_CONTAINS(what, "one_pear_exp (did you mean one-peer-exp?)");
+  for (const std::string& name : topology_names()) EXPECT_CONTAINS(what, name);
   const std::string strange = refusal("dodecahedron", {.size = 4});
   EXPECT_FALSE(contains(strange, "did you mean")) << strange;
-  EXPECT_TRUE(contains(strange, "alternating-exp-ring")) << strange;
+  EXPECT_CONTAINS(strange, "alternating-exp-ring");
 }
 
 TEST(MakeTopology, SaysWhereTheNameStands) {
   const Options options = Options::parse("topology: {name: rong}");
   const std::string what = refusal("rong", {.size = 4}, options.section("topology"));
-  EXPECT_TRUE(contains(what, "topology.name: there is no topology rong")) << what;
+  EXPECT_CONTAINS(what, "topology.name: there is no topology rong");
 }
 
 TEST(MakeTopology, NamesTheNearestSizes) {
   const std::string pairs = refusal("one-peer-exp", {.size = 6});
-  EXPECT_TRUE(contains(pairs, "powers of two")) << pairs;
-  EXPECT_TRUE(contains(pairs, "4 and 8")) << pairs;
-  EXPECT_TRUE(contains(pairs, "complete, ring, base-k, ")) << pairs;
+  EXPECT_CONTAINS(pairs, "powers of two");
+  EXPECT_CONTAINS(pairs, "4 and 8");
+  EXPECT_CONTAINS(pairs, "complete, ring, base-k, ");
   const std::string nodes = refusal("alternating-exp-ring", {.size = 12, .node_size = 4});
-  EXPECT_TRUE(contains(nodes, "12 ranks with 4 on each node")) << nodes;
-  EXPECT_TRUE(contains(nodes, "8 and 16")) << nodes;
+  EXPECT_CONTAINS(nodes, "12 ranks with 4 on each node");
+  EXPECT_CONTAINS(nodes, "8 and 16");
 }
 
 TEST(MakeTopology, RefusesNodesOfUnequalSize) {
   const std::string what = refusal("alternating-exp-ring", {.size = 6, .node_size = 4});
-  EXPECT_TRUE(contains(what, "equally many ranks")) << what;
-  EXPECT_TRUE(contains(what, "4 and 8")) << what;
+  EXPECT_CONTAINS(what, "equally many ranks");
+  EXPECT_CONTAINS(what, "4 and 8");
 }
 
 TEST(MakeTopology, RefusesAWorldWithoutRanks) {
-  EXPECT_TRUE(contains(refusal("ring", {.size = 0}), "at least one"));
-  EXPECT_TRUE(contains(refusal("ring", {.size = 4, .node_size = 0}), "at least one"));
+  EXPECT_CONTAINS(refusal("ring", {.size = 0}), "at least one");
+  EXPECT_CONTAINS(refusal("ring", {.size = 4, .node_size = 0}), "at least one");
 }
 
 class ImpossibleWorld : public TopologyTest {};
@@ -108,12 +108,11 @@ TEST_P(ImpossibleWorld, IsRefusedWithAWayOut) {
   for_each_case(false, [](const TopologyCase& c) {
     const auto& [name, world] = c;
     const std::string what = refusal(name, world);
-    EXPECT_TRUE(contains(what, concat(name, " cannot be built for ", world.size, " ranks")))
-        << what;
+    EXPECT_CONTAINS(what, concat(name, " cannot be built for ", world.size, " ranks"));
     std::vector<std::string_view> fitting;
     for (const TopologyEntry& entry : topology_table()) {
       if (entry.name == name) {
-        EXPECT_TRUE(contains(what, concat("It works for ", entry.sizes))) << what;
+        EXPECT_CONTAINS(what, concat("It works for ", entry.sizes));
       }
       if (entry.fits(world) && !entry.needs_options) fitting.push_back(entry.name);
     }

@@ -1,5 +1,6 @@
 #include "topology/topology_file.hpp"
 
+#include "test/base/folder.hpp"
 #include "test/base/thrown.hpp"
 
 #include <filesystem>
@@ -19,8 +20,9 @@ namespace {
 class TopologyFileTest : public testing::Test {
  protected:
   [[nodiscard]] std::string write(const std::string& text) const {
-    std::ofstream(path_) << text;
-    return path_;
+    const std::string path = folder_.file("topology.yaml");
+    std::ofstream(path) << text;
+    return path;
   }
   [[nodiscard]] std::unique_ptr<Topology> build(const std::string& text, int size) const {
     return make_topology("from-file", {.size = size}, Options::parse("path: " + write(text)));
@@ -28,11 +30,9 @@ class TopologyFileTest : public testing::Test {
   [[nodiscard]] std::string refusal(const std::string& text, int size = 3) const {
     return what_of<ConfigError>([&] { (void)build(text, size); });
   }
-  void TearDown() override { std::filesystem::remove(path_); }
 
  private:
-  std::string path_ = testing::TempDir() + "gossamer_topology_" +
-                      testing::UnitTest::GetInstance()->current_test_info()->name() + ".yaml";
+  Folder folder_;
 };
 
 TEST_F(TopologyFileTest, ReadsAGraph) {
@@ -44,7 +44,7 @@ TEST_F(TopologyFileTest, ReadsAGraph) {
 
 TEST_F(TopologyFileTest, RefusesAGraphThatIsNotConnected) {
   const std::string what = refusal("world_size: 3\nedges: [[0, 1]]\n");
-  EXPECT_TRUE(contains(what, "Nothing that rank 0 knows ever reaches rank 2")) << what;
+  EXPECT_CONTAINS(what, "Nothing that rank 0 knows ever reaches rank 2");
 }
 
 TEST_F(TopologyFileTest, ReadsADirectedGraph) {
@@ -79,24 +79,24 @@ rounds:
 
 TEST_F(TopologyFileTest, SaysWhichRuleIsBrokenByWhomAndWhen) {
   const std::string rounds = "world_size: 3\nrounds: [{edges: [[0, 1, 2]]}, ";
-  EXPECT_TRUE(contains(refusal(rounds + "{edges: [[0, 1], [1, 2]]}]"),
-                       "round 1: Rank 1 stands twice in one round."));
-  EXPECT_TRUE(contains(refusal(rounds + "{edges: [[0, 3]]}]"), "names rank 3 in a world of 3"));
-  EXPECT_TRUE(contains(refusal(rounds + "{arcs: [[0, 1, 0.5]]}]"),
-                       "round 1: Rank 1 hears from rank 0, but rank 0 does not hear from rank 1"));
-  EXPECT_TRUE(contains(refusal(rounds + "{arcs: [[0, 1, 0.5], [1, 0, 0.5], [0, 0, 0.6]]}]"),
-                       "round 1: What rank 0 keeps and gives away sums to 1.1, not to 1."));
-  EXPECT_TRUE(contains(refusal(rounds + "{arcs: [[0, 1, 0.7], [0, 2, 0.7], [1, 0, 0.7]], "
-                                        "directed: true}]"),
-                       "sums to 1.4, not to 1."));
-  EXPECT_TRUE(contains(refusal(rounds + "{edges: [{ranks: [0, 1], weight: 1.5}]}]"),
-                       "is 1.5, outside [0, 1]"));
+  EXPECT_CONTAINS(refusal(rounds + "{edges: [[0, 1], [1, 2]]}]"),
+                  "round 1: Rank 1 stands twice in one round.");
+  EXPECT_CONTAINS(refusal(rounds + "{edges: [[0, 3]]}]"), "names rank 3 in a world of 3");
+  EXPECT_CONTAINS(refusal(rounds + "{arcs: [[0, 1, 0.5]]}]"),
+                  "round 1: Rank 1 hears from rank 0, but rank 0 does not hear from rank 1");
+  EXPECT_CONTAINS(refusal(rounds + "{arcs: [[0, 1, 0.5], [1, 0, 0.5], [0, 0, 0.6]]}]"),
+                  "round 1: What rank 0 keeps and gives away sums to 1.1, not to 1.");
+  EXPECT_CONTAINS(refusal(rounds + "{arcs: [[0, 1, 0.7], [0, 2, 0.7], [1, 0, 0.7]], "
+                                   "directed: true}]"),
+                  "sums to 1.4, not to 1.");
+  EXPECT_CONTAINS(refusal(rounds + "{edges: [{ranks: [0, 1], weight: 1.5}]}]"),
+                  "is 1.5, outside [0, 1]");
 }
 
 TEST_F(TopologyFileTest, RefusesWhatItDoesNotUnderstand) {
   const auto says = [this](const std::string& text, std::string_view part) {
     const std::string what = refusal(text);
-    EXPECT_TRUE(contains(what, part)) << text << " gave: " << what;
+    EXPECT_CONTAINS(what, part) << text << " gave: " << what;
   };
   says("world_size: 3\n", "either `edges` or `rounds`");
   says("world_size: 3\nedges: []\nrounds: []\n", "either `edges` or `rounds`");
@@ -123,7 +123,7 @@ TEST_F(TopologyFileTest, RefusesFilesThatAreTooLargeOrNotThere) {
   const std::string path = write("");
   std::filesystem::resize_file(path, std::uintmax_t{1} << 30);
   const std::string what = what_of<ConfigError>([&] { (void)read_topology_file(path); });
-  EXPECT_TRUE(contains(what, "has 1.1 GB, allowed: topology files of up to 16.8 MB")) << what;
+  EXPECT_CONTAINS(what, "has 1.1 GB, allowed: topology files of up to 16.8 MB");
   EXPECT_THROW((void)read_topology_file("/nowhere/at/all.yaml"), ConfigError);
 }
 
@@ -138,8 +138,8 @@ TEST_F(TopologyFileTest, TakesTextsFromElsewhere) {
   const auto pairs = checked_topology(given, "Pairs", {.size = 2}, options, "rounds");
   EXPECT_EQ(pairs->name(), "Pairs");
   EXPECT_EQ(pairs->round(0), complete_round({averaging_edge({0, 1})}, 2));
-  EXPECT_TRUE(
-      contains(what_of<ConfigError>([] { (void)read_topology_text("[1", "Pairs"); }), "Pairs:1:"));
+  EXPECT_CONTAINS(what_of<ConfigError>([] { (void)read_topology_text("[1", "Pairs"); }),
+                  "Pairs:1:");
 }
 
 }  // namespace

@@ -124,12 +124,12 @@ TEST(WithEdgeWeights, RefusesWhatIsNoWeight) {
     const auto broken =
         with_edge_weights(ring, [weight](const Edge&, std::int64_t) { return weight; });
     const std::string what = what_of<ConfigError>([&] { (void)broken->round(1); });
-    EXPECT_TRUE(contains(what, "round 1, allowed: a number from 0 to 1")) << what;
+    EXPECT_CONTAINS(what, "round 1, allowed: a number from 0 to 1");
     EXPECT_THROW((void)adaptive_factor(weight), ConfigError);
   }
   const auto arcs =
       with_edge_weights(make_topology("static-ring", {.size = 4}), adaptive_factor(0.5));
-  EXPECT_TRUE(contains(what_of<ConfigError>([&] { (void)arcs->round(0); }), "static-ring"));
+  EXPECT_CONTAINS(what_of<ConfigError>([&] { (void)arcs->round(0); }), "static-ring");
   EXPECT_THROW((void)with_edge_weights(nullptr, adaptive_factor(0.5)), ConfigError);
   EXPECT_THROW((void)with_edge_weights(ring, nullptr), ConfigError);
 }
@@ -166,24 +166,24 @@ TEST(Wrappers, AreDirectedIfAPartIs) {
 }
 
 TEST(Wrappers, SayWhatIsWrongAndWhere) {
-  EXPECT_TRUE(contains(refusal("name: ring, alternate: [ring]"), "alternate: stands beside name"));
-  EXPECT_TRUE(contains(refusal("alternate: []"), "alternate: is a list"));
-  EXPECT_TRUE(contains(refusal("alternate: ring"), "alternate: is ring"));
-  EXPECT_TRUE(contains(refusal("alternate: [ring, [torus]]"), "alternate[1]: is a list"));
-  EXPECT_TRUE(contains(refusal("alternate: [ring, tours]"), "alternate[1].name: tours"));
-  EXPECT_TRUE(contains(refusal("alternate: [ring, tours]"), "did you mean torus?"));
-  EXPECT_TRUE(contains(refusal("every: {base: ring}"), "every.period: is missing"));
-  EXPECT_TRUE(contains(refusal("every: {base: ring, period: 0}"), "every.period: 0"));
-  EXPECT_TRUE(contains(refusal("every: {period: 2}"), "every.base.name: is missing"));
-  EXPECT_TRUE(contains(refusal("phases: [{topology: ring}, {topology: ring}]"),
-                       "phases[0].until: is missing"));
-  EXPECT_TRUE(contains(refusal("phases: [{until: 3, topology: ring}]"),
-                       "phases[0].until: the last phase has no end"));
-  EXPECT_TRUE(contains(refusal("phases: [{until: 3, topology: ring}, {until: 3, topology: ring}, "
-                               "{topology: ring}]"),
-                       "phases[1].until: 3 is out of range"));
-  EXPECT_TRUE(contains(refusal("alternate: [ring, one-peer-exp]", 6),
-                       "alternate[1].name: one-peer-exp cannot be built"));
+  EXPECT_CONTAINS(refusal("name: ring, alternate: [ring]"), "alternate: stands beside name");
+  EXPECT_CONTAINS(refusal("alternate: []"), "alternate: is a list");
+  EXPECT_CONTAINS(refusal("alternate: ring"), "alternate: is ring");
+  EXPECT_CONTAINS(refusal("alternate: [ring, [torus]]"), "alternate[1]: is a list");
+  EXPECT_CONTAINS(refusal("alternate: [ring, tours]"), "alternate[1].name: tours");
+  EXPECT_CONTAINS(refusal("alternate: [ring, tours]"), "did you mean torus?");
+  EXPECT_CONTAINS(refusal("every: {base: ring}"), "every.period: is missing");
+  EXPECT_CONTAINS(refusal("every: {base: ring, period: 0}"), "every.period: 0");
+  EXPECT_CONTAINS(refusal("every: {period: 2}"), "every.base.name: is missing");
+  EXPECT_CONTAINS(refusal("phases: [{topology: ring}, {topology: ring}]"),
+                  "phases[0].until: is missing");
+  EXPECT_CONTAINS(refusal("phases: [{until: 3, topology: ring}]"),
+                  "phases[0].until: the last phase has no end");
+  EXPECT_CONTAINS(refusal("phases: [{until: 3, topology: ring}, {until: 3, topology: ring}, "
+                          "{topology: ring}]"),
+                  "phases[1].until: 3 is out of range");
+  EXPECT_CONTAINS(refusal("alternate: [ring, one-peer-exp]", 6),
+                  "alternate[1].name: one-peer-exp cannot be built");
 }
 
 TEST(Wrappers, AreWrittenDownAsTheyWereRead) {

@@ -51,8 +51,8 @@ std::string refused_choice(bool may_share, const std::vector<RankPlace>& places)
 
 TEST(DeviceTransport, RefusesMoreRanksThanGpusWithAdvice) {
   const std::string text = refused_choice(false, places_of({"GPU-a", "GPU-b", "GPU-b"}));
-  EXPECT_NE(text.find("ranks 1 and 2 have the same GPU (GPU-b)"), std::string::npos) << text;
-  EXPECT_NE(text.find("device.share: true"), std::string::npos) << text;
+  EXPECT_CONTAINS(text, "ranks 1 and 2 have the same GPU (GPU-b)");
+  EXPECT_CONTAINS(text, "device.share: true");
 }
 
 TEST(DeviceTransport, RefusesThreadsThatShareAGpu) {
@@ -63,16 +63,13 @@ TEST(DeviceTransport, RefusesThreadsThatShareAGpu) {
 }
 
 TEST(DeviceTransport, RefusesGpusForSomeRanksOnly) {
-  EXPECT_NE(refused_choice(false, places_of({"GPU-a", ""}))
-                .find("rank 0 trains on a GPU and rank 1 on processors"),
-            std::string::npos);
-  EXPECT_NE(refused_choice(false, places_of({"", "GPU-a"}))
-                .find("rank 1 trains on a GPU and rank 0 on processors"),
-            std::string::npos);
+  EXPECT_CONTAINS(refused_choice(false, places_of({"GPU-a", ""})),
+                  "rank 0 trains on a GPU and rank 1 on processors");
+  EXPECT_CONTAINS(refused_choice(false, places_of({"", "GPU-a"})),
+                  "rank 1 trains on a GPU and rank 0 on processors");
   // Also where two ranks before it share one.
-  EXPECT_NE(refused_choice(true, places_of({"GPU-a", "GPU-a", ""}))
-                .find("rank 0 trains on a GPU and rank 2 on processors"),
-            std::string::npos);
+  EXPECT_CONTAINS(refused_choice(true, places_of({"GPU-a", "GPU-a", ""})),
+                  "rank 0 trains on a GPU and rank 2 on processors");
 }
 
 TEST(DeviceTransport, TakesNcclOnSharedGpusOnlyWhereItIsAskedFor) {

@@ -87,7 +87,7 @@ TEST_P(Elastic, LeavesWhenTooFewAreLeft) {
       play({.backend = GetParam(), .size = 4, .dies = {{1, 5}}, .dies_later = {2}});
   for (const std::size_t rank : {0U, 3U}) {
     EXPECT_EQ(ends[rank].code, static_cast<int>(ExitCode::kPeerLost)) << ends[rank].why;
-    EXPECT_NE(ends[rank].why.find("too few ranks are left"), std::string::npos) << ends[rank].why;
+    EXPECT_CONTAINS(ends[rank].why, "too few ranks are left");
   }
 }
 
@@ -150,7 +150,7 @@ TEST_P(Elastic, EndsWhenNoExchangeEverEnds) {
            });
   EXPECT_EQ(ends.size(), 3U);
   for (const std::string& why : ends) {
-    EXPECT_NE(why.find("exchanges have failed 3 times in a row"), std::string::npos) << why;
+    EXPECT_CONTAINS(why, "exchanges have failed 3 times in a row");
   }
 }
 
@@ -207,7 +207,7 @@ TEST_P(Elastic, LeavesWhenFewerThanAllowedAreLeft) {
   const std::vector<Ended> ends =
       play({.backend = GetParam(), .size = 4, .min_ranks = 4, .dies = {{1, 5}}});
   for (const std::size_t rank : {0U, 2U, 3U}) {
-    EXPECT_NE(ends[rank].why.find("too few ranks are left"), std::string::npos) << ends[rank].why;
+    EXPECT_CONTAINS(ends[rank].why, "too few ranks are left");
   }
 }
 
@@ -331,7 +331,7 @@ TEST(ElasticTcp, AMemberGoesOnWithoutAProcessThatHasJustJoined) {
 TEST(ElasticTcp, AProcessVotesFromItsSecondWorldOn) {
   lose_newcomer(2, [](Communicator& communicator) {
     const std::string why = what_of<CommError>([&] { communicator.elastic()->reconfigure(0); });
-    EXPECT_NE(why.find("too few ranks are left"), std::string::npos) << why;
+    EXPECT_CONTAINS(why, "too few ranks are left");
   });
 }
 
@@ -344,8 +344,7 @@ TEST(ElasticTcp, RefusesWhoHasAnotherSecret) {
   });
   const Ended stranger = join({.size = 2, .secret = "another secret", .store = store});
   EXPECT_NE(stranger.code, 0);
-  EXPECT_NE(stranger.why.find("is not signed with this rank's secret"), std::string::npos)
-      << stranger.why;
+  EXPECT_CONTAINS(stranger.why, "is not signed with this rank's secret");
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ TEST_P(ElasticTransport, BeginAgainWithTheSameRanksWhenTheLibraryFails) {
     if (rank.device.rank() == 2) rank.nccl.set_error("network is down");
     const std::string text = count_until_lost(rank);
     if (rank.device.rank() == 2) {
-      EXPECT_TRUE(contains(text, "network is down")) << text;
+      EXPECT_CONTAINS(text, "network is down");
     }
     EXPECT_EQ(rank.device.elastic()->reconfigure(1).world.size, 3);
     EXPECT_EQ(count_ranks(rank), 3.0);
@@ -160,7 +160,7 @@ TEST_P(ElasticTransport, TakeNothingFromAnOperationThatTheLibraryHasGivenUp) {
     // Later work would go on with what has arrived.
     const std::string text = what_of<PeerLost>([&] { request.wait_on(compute); });
     if (fails) {
-      EXPECT_TRUE(contains(text, "remote process exited")) << text;
+      EXPECT_CONTAINS(text, "remote process exited");
     }
     // The other one may hear of it. It goes no further before.
     if (!fails) meet(rank);

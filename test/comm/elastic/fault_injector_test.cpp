@@ -56,7 +56,7 @@ TEST_P(Faults, EndARankAtAnyMoment) {
         EXPECT_EQ(plan.injector->num_strikes(), 1);
         const Ended dead = ends[static_cast<std::size_t>(victim)];
         EXPECT_EQ(dead.code, static_cast<int>(ExitCode::kInternal)) << dead.why;
-        EXPECT_TRUE(contains(dead.why, "round 5: an injected fault ends this rank")) << dead.why;
+        EXPECT_CONTAINS(dead.why, "round 5: an injected fault ends this rank");
         ends.erase(ends.begin() + victim);
         expect_sizes(ends, {4, 3});
       }
@@ -166,7 +166,7 @@ TEST_P(Faults, StrikeOperationsThatTheCallerWaitsFor) {
                  EXPECT_NE(text, "");
                  // The others may first hear that the members change.
                  if (rank == 1) {
-                   EXPECT_TRUE(contains(text, "an injected fault has cancelled it")) << text;
+                   EXPECT_CONTAINS(text, "an injected fault has cancelled it");
                  }
                  EXPECT_EQ(communicator.elastic()->reconfigure(1).world.size, 3);
                  call_all();

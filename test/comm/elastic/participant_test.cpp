@@ -120,8 +120,7 @@ TEST(Participant, LeavesWhereTwoAndTwoAreApart) {
   }
   for (const Reconfigured& reconfigured : run.reconfigure({0, 1, 2, 3})) {
     EXPECT_EQ(reconfigured.code, ExitCode::kPeerLost);
-    EXPECT_NE(reconfigured.why.find("too few ranks are left"), std::string::npos)
-        << reconfigured.why;
+    EXPECT_CONTAINS(reconfigured.why, "too few ranks are left");
   }
   EXPECT_EQ(run.in_store().number, 0);
 }
@@ -146,7 +145,7 @@ TEST(Participant, IsFencedAfterALongStop) {
   EXPECT_TRUE(run.members[0]->is_disturbed());
   const Reconfigured fenced = run.reconfigure({0})[0];
   EXPECT_EQ(fenced.code, ExitCode::kPreempted);
-  EXPECT_NE(fenced.why.find("have gone on without this one"), std::string::npos) << fenced.why;
+  EXPECT_CONTAINS(fenced.why, "have gone on without this one");
   EXPECT_FALSE(run.members[1]->is_disturbed()) << "the others have noticed nothing";
   EXPECT_FALSE(run.members[2]->is_disturbed());
 }
@@ -178,7 +177,7 @@ TEST(Participant, GathersNothingWhenAMemberDies) {
     run.members[2]->close();
   }
   for (const std::string& text : texts) {
-    EXPECT_NE(text.find("have changed again"), std::string::npos) << text;
+    EXPECT_CONTAINS(text, "have changed again");
   }
   for (const Reconfigured& reconfigured : run.reconfigure({0, 1})) {
     EXPECT_EQ(ids_of(reconfigured.epoch), (std::vector<MemberId>{0, 1})) << reconfigured.why;
@@ -227,8 +226,8 @@ TEST(Participant, StaysOutWhereAMemberIsNotConnectedWithIt) {
     Participant::join(make_local_mesh(run.network, "fresh"), EpochRecord(run.store, "run", ""), 1,
                       {.patience = kPatience, .meeting = std::chrono::milliseconds(50)});
   });
-  EXPECT_NE(why.find("listens at fresh"), std::string::npos) << why;
-  EXPECT_NE(why.find("member 2 at process 2: it does not answer"), std::string::npos) << why;
+  EXPECT_CONTAINS(why, "listens at fresh");
+  EXPECT_CONTAINS(why, "member 2 at process 2: it does not answer");
   EXPECT_EQ(why.find("member 1"), std::string::npos) << why;
   for (const auto& member : run.members) EXPECT_FALSE(member->is_disturbed());
   EXPECT_EQ(run.in_store().number, 0);
@@ -262,7 +261,7 @@ TEST(Participant, IsRefusedWhereItTrainsSomethingElse) {
     Participant::join(make_local_mesh(run.network, "fresh"), EpochRecord(run.store, "run", ""), 0,
                       {.patience = kPatience, .trains = "comm.codec: int8"});
   });
-  EXPECT_NE(why.find("this process has \"comm.codec: int8\""), std::string::npos) << why;
+  EXPECT_CONTAINS(why, "this process has \"comm.codec: int8\"");
   for (const auto& member : run.members) EXPECT_FALSE(member->is_disturbed());
 }
 

@@ -66,10 +66,10 @@ TEST_F(Record, TakesOneOfManySuccessors) {
 TEST_F(Record, IsNotPutBackIntoAStoreThatHasForgotten) {
   record().begin(first_);
   store_ = std::make_shared<MemoryStore>();
-  EXPECT_TRUE(contains(what_of<CommError>([&] {
-                         record().propose({first_, second_});
-                       }),
-                       "has lost the run's record"));
+  EXPECT_CONTAINS(what_of<CommError>([&] {
+                    record().propose({first_, second_});
+                  }),
+                  "has lost the run's record");
 }
 
 TEST_F(Record, IsRefusedIfItsPartsDoNotFit) {
@@ -96,18 +96,18 @@ TEST_F(Record, IsRefusedIfItsPartsDoNotFit) {
 
 TEST_F(Record, TellsASecretFromNone) {
   record().begin(first_);
-  EXPECT_TRUE(contains(what_of<CommError>([&] { record("").look(milliseconds(1)); }),
-                       "is signed with a secret, and this rank uses none"));
+  EXPECT_CONTAINS(what_of<CommError>([&] { record("").look(milliseconds(1)); }),
+                  "is signed with a secret, and this rank uses none");
   EpochRecord(store_, "open", "").begin(first_);
-  EXPECT_TRUE(contains(
+  EXPECT_CONTAINS(
       what_of<CommError>([&] { EpochRecord(store_, "open", "secret").look(milliseconds(1)); }),
-      "is signed without a secret, and this rank uses one"));
+      "is signed without a secret, and this rank uses one");
 }
 
 TEST_F(Record, IsSigned) {
   record().begin(first_);
-  EXPECT_TRUE(contains(what_of<CommError>([&] { record("other").look(milliseconds(1)); }),
-                       "not signed with this rank's secret"));
+  EXPECT_CONTAINS(what_of<CommError>([&] { record("other").look(milliseconds(1)); }),
+                  "not signed with this rank's secret");
   EXPECT_THROW(record("other").propose({first_, second_}), CommError);
   EXPECT_EQ(record().look(milliseconds(1)), first_);
   // The signature of another run's record.
@@ -125,10 +125,10 @@ TEST_F(Record, IsNoOlderThanTheCallers) {
   store_->set("run/epoch", old);
   Epoch third = second_;
   third.number = 2;
-  EXPECT_TRUE(contains(what_of<CommError>([&] {
-                         record().propose({second_, third});
-                       }),
-                       "somebody has put an old record there"));
+  EXPECT_CONTAINS(what_of<CommError>([&] {
+                    record().propose({second_, third});
+                  }),
+                  "somebody has put an old record there");
 }
 
 }  // namespace

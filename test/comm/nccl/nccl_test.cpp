@@ -1,5 +1,6 @@
 // The NCCL communicator over a stand-in for NCCL's calls.
 
+#include "test/base/thrown.hpp"
 #include "test/comm/conformance.hpp"
 #include "test/support/fake_nccl.hpp"
 #include "test/support/thread_stream.hpp"
@@ -79,9 +80,8 @@ TEST(NcclFailure, NamesThePeerThatDoesNotCome) {
                                                 {.label = {.bucket = 2, .round = 7}});
         request.wait();
       });
-  EXPECT_NE(errors[0].find("rank 0: exchange of bucket 2, round 7 with rank 1: no end after 0.3 s"),
-            std::string::npos)
-      << errors[0];
+  EXPECT_CONTAINS(errors[0],
+                  "rank 0: exchange of bucket 2, round 7 with rank 1: no end after 0.3 s");
   EXPECT_EQ(errors[1], "");
 }
 
@@ -98,7 +98,7 @@ TEST(NcclFailure, ReachesWhoeverUsesTheCommunicatorLater) {
         EXPECT_THROW(communicator.check(), CommError);
         communicator.broadcast(mine.block(), 0, {});
       });
-  EXPECT_NE(errors[0].find("with rank 1"), std::string::npos) << errors[0];
+  EXPECT_CONTAINS(errors[0], "with rank 1");
 }
 
 TEST(NcclFailure, DoesNotCountTheTimeOfThisRanksOwnComputing) {
@@ -128,7 +128,7 @@ TEST(NcclFailure, TellsWhatTheLibrarySays) {
     nccl.set_error("remote process exited");
     communicator.broadcast(mine.block(), 0, {.label = {.what = "broadcast of the model"}}).wait();
   });
-  EXPECT_NE(errors[0].find("remote process exited"), std::string::npos) << errors[0];
+  EXPECT_CONTAINS(errors[0], "remote process exited");
 }
 
 TEST(NcclFailure, IsNoticedWhileNobodyCalls) {
@@ -142,9 +142,7 @@ TEST(NcclFailure, IsNoticedWhileNobodyCalls) {
         nccl.set_error("network is down");
         request.wait();
       });
-  EXPECT_NE(errors[0].find("exchange of bucket 3, round 9 with rank 1: network is down"),
-            std::string::npos)
-      << errors[0];
+  EXPECT_CONTAINS(errors[0], "exchange of bucket 3, round 9 with rank 1: network is down");
 }
 
 TEST(NcclFailure, OfAnotherRankEndsTheWaiting) {
@@ -166,8 +164,8 @@ TEST(NcclFailure, OfAnotherRankEndsTheWaiting) {
     }
     return 0;
   });
-  EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
-  EXPECT_NE(error.find("that rank has failed"), std::string::npos) << error;
+  EXPECT_CONTAINS(error, "rank 1");
+  EXPECT_CONTAINS(error, "that rank has failed");
   EXPECT_EQ(code, static_cast<int>(ExitCode::kData));
 }
 

@@ -45,12 +45,12 @@ TEST_F(Meeting, DealsEveryRankOnce) {
   }
   std::ranges::sort(ranks);
   for (int rank = 0; rank < 17; ++rank) EXPECT_EQ(ranks[static_cast<std::size_t>(rank)], rank);
-  EXPECT_TRUE(contains(what_of<CommError>([&] { take_rank(options(17)); }), "17 ranks already"));
+  EXPECT_CONTAINS(what_of<CommError>([&] { take_rank(options(17)); }), "17 ranks already");
 }
 
 TEST_F(Meeting, GivesARankToOneProcess) {
   EXPECT_EQ(take_rank(options(2, 1)), 1);
-  EXPECT_TRUE(contains(what_of<CommError>([&] { take_rank(options(2, 1)); }), "is rank 1 already"));
+  EXPECT_CONTAINS(what_of<CommError>([&] { take_rank(options(2, 1)); }), "is rank 1 already");
   MeetingOptions other_run = options(2, 1);
   other_run.run = "other";
   EXPECT_EQ(take_rank(other_run), 1);
@@ -78,12 +78,12 @@ TEST_F(Meeting, NamesWhoHasNotCome) {
   store_->set("run/record/2", "whatever");
   const std::string text = what_of<CommError>([&] { exchange_records(mine, 1, "me"); });
   // The record of rank 2 counts first.
-  EXPECT_TRUE(contains(text, "rank 2")) << text;
+  EXPECT_CONTAINS(text, "rank 2");
   const auto other = std::make_shared<MemoryStore>();
   mine.store = other;
   const std::string missing = what_of<CommError>([&] { exchange_records(mine, 1, "me"); });
-  EXPECT_TRUE(contains(missing, "ranks 0, 2, 3")) << missing;
-  EXPECT_TRUE(contains(missing, "within 0.1 s")) << missing;
+  EXPECT_CONTAINS(missing, "ranks 0, 2, 3");
+  EXPECT_CONTAINS(missing, "within 0.1 s");
 }
 
 /// What somebody may put into the store who does not know the secret.
@@ -234,8 +234,7 @@ TEST_F(Meeting, BeginsAnewWhenTheStoreEnds) {
   // The name of an attempt is not known in the next store.
   store->num_ends = 1;
   mine.has_attempts = true;
-  EXPECT_TRUE(
-      contains(what_of<CommError>([&] { meet_in_store(mine, "record"); }), "reset by peer"));
+  EXPECT_CONTAINS(what_of<CommError>([&] { meet_in_store(mine, "record"); }), "reset by peer");
 }
 
 TEST_F(Meeting, NamesWhatAnEarlierRunHasLeft) {
@@ -245,10 +244,9 @@ TEST_F(Meeting, NamesWhatAnEarlierRunHasLeft) {
   for (const int rank : {-1, 0}) {
     mine.rank = rank;
     const std::string what = what_of<CommError>([&] { take_rank(mine); });
-    EXPECT_TRUE(contains(what,
-                         "an earlier run of this name: give this run another --run-id, or "
-                         "remove the file /shared/gossamer-run"))
-        << what;
+    EXPECT_CONTAINS(what,
+                    "an earlier run of this name: give this run another --run-id, or "
+                    "remove the file /shared/gossamer-run");
   }
 }
 
@@ -316,12 +314,12 @@ TEST_F(Attempts, NameWhoHasNotCome) {
   MeetingOptions first = attempt(3, 0);
   first.timeout_s = 0.5;
   const std::string of_first = what_of<CommError>([&] { name_attempt(first); });
-  EXPECT_TRUE(contains(of_first, "ranks 1, 2")) << of_first;
+  EXPECT_CONTAINS(of_first, "ranks 1, 2");
   MeetingOptions other = attempt(3, 2);
   other.timeout_s = 0.5;
   const std::string of_other = what_of<CommError>([&] { name_attempt(other); });
-  EXPECT_TRUE(contains(of_other, "rank 0")) << of_other;
-  EXPECT_TRUE(contains(of_other, "within 0.5 s")) << of_other;
+  EXPECT_CONTAINS(of_other, "rank 0");
+  EXPECT_CONTAINS(of_other, "within 0.5 s");
 }
 
 TEST_F(Attempts, NeedTheSecret) {
@@ -334,8 +332,8 @@ TEST_F(Attempts, NeedTheSecret) {
   MeetingOptions first = attempt(2, 0);
   const std::string of_first = what_of<CommError>([&] { name_attempt(first); });
   other.join();
-  EXPECT_TRUE(contains(of_first, "not signed with this rank's secret")) << of_first;
-  EXPECT_TRUE(contains(what, "not signed with this rank's secret")) << what;
+  EXPECT_CONTAINS(of_first, "not signed with this rank's secret");
+  EXPECT_CONTAINS(what, "not signed with this rank's secret");
 }
 
 /// A store that others can write may name any address as that of a rank.
@@ -349,7 +347,7 @@ TEST_F(Meeting, LeadsNoRankWithoutASecretToAnotherMachine) {
   // An address of documents (RFC 5737).
   const std::jthread stranger([&] { exchange_records(other, 1, "host 192.0.2.1 29500 0 mark"); });
   const std::string what = what_of<ConfigError>([&] { open_sessions("tcp", launch); });
-  EXPECT_TRUE(contains(what, "anybody who reaches 192.0.2.1 could join the run")) << what;
+  EXPECT_CONTAINS(what, "anybody who reaches 192.0.2.1 could join the run");
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ class EtcdServer {
     return concat("http://", to_string(listen_at({"127.0.0.1", 0}).value().place));
   }
 
-  apps::Folder folder_;
+  Folder folder_;
   std::string address_ = free_address();
   std::string peer_address_ = free_address();
   pid_t pid_ = 0;

@@ -96,18 +96,17 @@ TEST_F(EtcdStores, AreClearedOfOneRunAlone) {
 TEST_F(EtcdStores, SayWhatIsNoStoreOfClients) {
   const auto store = open_etcd_store({server_->peer_address()}, kPatience);
   const std::string what = what_of<CommError>([&] { store->set("key", "value"); });
-  EXPECT_TRUE(contains(what, "status 404, which is no answer of etcd")) << what;
+  EXPECT_CONTAINS(what, "status 404, which is no answer of etcd");
   const std::string large(2'000'000, 'x');
   const std::string too_large = what_of<CommError>([&] { server_->open()->set("key", large); });
-  EXPECT_TRUE(contains(too_large, "request is too large")) << too_large;
+  EXPECT_CONTAINS(too_large, "request is too large");
 }
 
 TEST(EtcdStore, SaysWhoDoesNotAnswerWithoutThePassword) {
   if (const std::string reason = EtcdServer::missing(); !reason.empty()) GTEST_SKIP() << reason;
   const auto store = open_etcd_store({"http://name:word@127.0.0.1:1", "http://[::1]:1"}, 100ms);
   const std::string what = what_of<CommError>([&] { store->set("key", "value"); });
-  EXPECT_TRUE(contains(what, "etcd at http://127.0.0.1:1,http://[::1]:1 cannot be reached"))
-      << what;
+  EXPECT_CONTAINS(what, "etcd at http://127.0.0.1:1,http://[::1]:1 cannot be reached");
   EXPECT_FALSE(contains(what, "word")) << what;
 }
 
@@ -120,10 +119,10 @@ TEST(EtcdAddress, IsOneOfAList) {
   for (const char* const text : {"", ",", "n1:2379", "http://", "http://:5", "ftp://n1",
                                  "http://n1,,http://n2", "http://n1/path", "http://a:b@"}) {
     const std::string what = what_of<ConfigError>([&] { read(text); });
-    EXPECT_TRUE(contains(what, "allowed: etcd: and the addresses")) << text << ": " << what;
+    EXPECT_CONTAINS(what, "allowed: etcd: and the addresses") << text << ": " << what;
   }
   const std::string what = what_of<ConfigError>([&] { read("http://name:word@n1/path"); });
-  EXPECT_TRUE(contains(what, "w: k: is etcd:http://n1/path, allowed")) << what;
+  EXPECT_CONTAINS(what, "w: k: is etcd:http://n1/path, allowed");
 }
 
 }  // namespace

@@ -16,7 +16,6 @@
 namespace gossamer {
 namespace {
 
-using apps::Folder;
 using apps::write_bytes;
 
 const std::string kSecret = "0123456789abcdef";
@@ -43,7 +42,7 @@ TEST(Secret, IsReadFromAFileOfThisUserAlone) {
   for (const mode_t mode : {0640U, 0604U, 0620U, 0602U, 0644U}) {
     ASSERT_EQ(chmod(path.c_str(), mode), 0);
     const std::string what = what_of<ConfigError>([&] { read_secret_file(path); });
-    EXPECT_TRUE(contains(what, "chmod 600 " + path)) << mode << ": " << what;
+    EXPECT_CONTAINS(what, "chmod 600 " + path) << mode << ": " << what;
   }
 }
 
@@ -52,11 +51,11 @@ TEST(Secret, IsNotReplaced) {
   const std::string path = folder.file("secret");
   write_secret_file(path, kSecret);
   const std::string what = what_of<ConfigError>([&] { write_secret_file(path, fresh_secret()); });
-  EXPECT_TRUE(contains(what, "command line: -o: " + path + " exists")) << what;
+  EXPECT_CONTAINS(what, "command line: -o: " + path + " exists");
   EXPECT_EQ(read_secret_file(path), kSecret);
-  EXPECT_TRUE(
-      contains(what_of<ConfigError>([&] { write_secret_file(folder.file("no/secret"), kSecret); }),
-               "cannot be written"));
+  EXPECT_CONTAINS(
+      what_of<ConfigError>([&] { write_secret_file(folder.file("no/secret"), kSecret); }),
+      "cannot be written");
 }
 
 TEST(Secret, IsRefusedWhereItIsNone) {
@@ -67,14 +66,13 @@ TEST(Secret, IsRefusedWhereItIsNone) {
     chmod(path.c_str(), 0600);
     return what_of<ConfigError>([&] { read_secret_file(path); });
   };
-  EXPECT_TRUE(contains(refusal("short\n"), "has 5 characters"));
-  EXPECT_TRUE(contains(refusal(""), "has 0 characters"));
-  EXPECT_TRUE(contains(refusal(std::string(5000, 'x')), "longer than a secret"));
+  EXPECT_CONTAINS(refusal("short\n"), "has 5 characters");
+  EXPECT_CONTAINS(refusal(""), "has 0 characters");
+  EXPECT_CONTAINS(refusal(std::string(5000, 'x')), "longer than a secret");
   EXPECT_EQ(refusal(kSecret + " \r\n\n"), "");
-  EXPECT_TRUE(contains(what_of<ConfigError>([&] { read_secret_file(folder.file("none")); }),
-                       "gossamer secret"));
-  EXPECT_TRUE(
-      contains(what_of<ConfigError>([&] { read_secret_file(folder.file("")); }), "is no file"));
+  EXPECT_CONTAINS(what_of<ConfigError>([&] { read_secret_file(folder.file("none")); }),
+                  "gossamer secret");
+  EXPECT_CONTAINS(what_of<ConfigError>([&] { read_secret_file(folder.file("")); }), "is no file");
 }
 
 }  // namespace

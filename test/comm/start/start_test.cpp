@@ -25,7 +25,6 @@ namespace gossamer::start_test {
 namespace {
 
 using namespace std::chrono_literals;
-using apps::Folder;
 using apps::open_store;
 using apps::read_comm_config;
 
@@ -84,8 +83,6 @@ std::string refusal(const StartOptions& options, const Map& variables,
   EXPECT_NE(what, "") << "no error";
   return what;
 }
-
-#define EXPECT_CONTAINS(text, part) EXPECT_PRED2(contains, text, std::string_view(part))
 
 TEST(Start, IsByThreadsOrMpiWhereNothingElseIsSaid) {
   for (const Map& variables : {Map{}, kWithSecret, kSlurm, Map{{"RANK", "0"}, {"WORLD_SIZE", "4"}},

@@ -59,9 +59,9 @@ TEST(Frame, RefusesLengthsThatItsKindCannotHave) {
 TEST(Frame, RefusesOtherProgramsAndVersions) {
   Header header = encode({.kind = FrameKind::kHello});
   header[4] = std::byte{1};
-  EXPECT_TRUE(contains(what_of<FrameError>([&] { decode(header); }), "version 1"));
+  EXPECT_CONTAINS(what_of<FrameError>([&] { decode(header); }), "version 1");
   std::memcpy(header.data(), "GET / HT", 8);
-  EXPECT_TRUE(contains(what_of<FrameError>([&] { decode(header); }), "no frame of gossamer"));
+  EXPECT_CONTAINS(what_of<FrameError>([&] { decode(header); }), "no frame of gossamer");
 }
 
 /// Of any bytes, a frame comes out whose length is allowed, or a FrameError.

@@ -4,6 +4,7 @@
 #include "comm/tcp/link.hpp"
 
 #include "test/base/forked_child.hpp"
+#include "test/base/thrown.hpp"
 
 #include <algorithm>
 #include <array>
@@ -344,7 +345,7 @@ TEST(Link, GivesASignOfLifeAndMissesOne) {
   ends.link().tick(2.9, 1.0, 3.0);
   EXPECT_EQ(ends.lost, "");
   ends.link().tick(0.2, 1.0, 3.0);
-  EXPECT_NE(ends.lost.find("no sign of life for 3 s"), std::string::npos) << ends.lost;
+  EXPECT_CONTAINS(ends.lost, "no sign of life for 3 s");
 }
 
 TEST(Link, TellsStepsWithASignOfLife) {
@@ -392,7 +393,7 @@ TEST(Link, DoesNotRememberMoreThanAPeerMayBeAhead) {
     ends.send(*ends.control,
               std::span(many).subspan(first, std::min<std::size_t>(50'000, many.size() - first)));
   }
-  EXPECT_NE(ends.lost.find("ahead by more than"), std::string::npos) << ends.lost;
+  EXPECT_CONTAINS(ends.lost, "ahead by more than");
 }
 
 /// A frame as a peer might send it, with some of its bytes changed.

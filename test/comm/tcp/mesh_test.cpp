@@ -2,6 +2,7 @@
 
 #include "comm/tcp/mesh.hpp"
 
+#include "test/base/thrown.hpp"
 #include "test/comm/tcp/stranger.hpp"
 
 #include <chrono>
@@ -319,8 +320,7 @@ TEST(Mesh, SaysWhichDirectionIsMissing) {
   const std::string silent = mesh_address(acceptor.local_endpoint(), "word");
   a.mesh->watch(silent);
   EXPECT_TRUE(comes_to([&] { return a.lost().size() == 2; }));
-  EXPECT_NE(a.reasons().at(1).find("no connection within 0.5 s"), std::string::npos)
-      << a.reasons().at(1);
+  EXPECT_CONTAINS(a.reasons().at(1), "no connection within 0.5 s");
 }
 
 TEST(Mesh, NamesTheLimitOfOpenFiles) {
@@ -335,9 +335,7 @@ TEST(Mesh, NamesTheLimitOfOpenFiles) {
   const bool is_lost = comes_to([&] { return a.lost().size() == 1; });
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   ASSERT_TRUE(is_lost);
-  EXPECT_NE(a.reasons()[0].find("files and connections open; ulimit -n raises that"),
-            std::string::npos)
-      << a.reasons()[0];
+  EXPECT_CONTAINS(a.reasons()[0], "files and connections open; ulimit -n raises that");
 }
 
 TEST(Mesh, NeedsTheSecret) {

@@ -1,6 +1,7 @@
 // Strangers connect to ranks that exchange all the while. The ranks go on, their memory and their
 // log stay small, and no stranger gets in.
 
+#include "test/base/thrown.hpp"
 #include "test/comm/tcp/stranger.hpp"
 #include "test/comm/tcp/tcp_ranks.hpp"
 
@@ -123,7 +124,7 @@ void expect_harmless(const std::string& secret, const std::function<void(std::ui
   // One line for one address in a minute.
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::ranges::count(log, '\n'), 1) << log;
-  EXPECT_NE(log.find("a connection from 127.0.0.1 is refused"), std::string::npos) << log;
+  EXPECT_CONTAINS(log, "a connection from 127.0.0.1 is refused");
 }
 
 Frame hello_of_rank_1() { return {.kind = FrameKind::kHello, .key = {.number = 1}}; }

@@ -92,10 +92,10 @@ TEST(TcpFailure, TellsTheReasonWhileTheRankComputes) {
     return 74;
   };
   launch_ranks(3, quiet(2.0, true), body);
-  EXPECT_TRUE(contains(texts[0], "exchange with rank 1: no progress for 2 s")) << texts[0];
+  EXPECT_CONTAINS(texts[0], "exchange with rank 1: no progress for 2 s");
   for (const std::size_t rank : {1U, 2U}) {
-    EXPECT_TRUE(contains(texts[rank], "with rank 0: that rank has failed: ")) << texts[rank];
-    EXPECT_TRUE(contains(texts[rank], "exchange with rank 1: no progress for 2 s")) << texts[rank];
+    EXPECT_CONTAINS(texts[rank], "with rank 0: that rank has failed: ");
+    EXPECT_CONTAINS(texts[rank], "exchange with rank 1: no progress for 2 s");
   }
 }
 
@@ -123,7 +123,7 @@ TEST(TcpFailure, GathersNoBlocksOfMiddleSizeFromManyRanks) {
     launch_ranks(16, options, body);
     // 15 blocks come and one goes; of the larger ones 15 shards come and 8 go.
     const std::int64_t bytes = kib == 8 ? 16 * 8'192 : 23 * 4'096;
-    EXPECT_TRUE(contains(text, concat(" of its ", bytes, " bytes have moved"))) << text;
+    EXPECT_CONTAINS(text, concat(" of its ", bytes, " bytes have moved"));
   }
 }
 
@@ -152,10 +152,9 @@ TEST(TcpFailure, CountsNoTrafficWithOtherRanksAsProgress) {
     return 74;
   };
   launch_ranks(3, quiet(2.0, true), body);
-  EXPECT_TRUE(contains(text,
-                       "exchange with rank 1: no progress for 2 s (comm.timeout_s), 0 of "
-                       "its 24 bytes have moved"))
-      << text;
+  EXPECT_CONTAINS(text,
+                  "exchange with rank 1: no progress for 2 s (comm.timeout_s), 0 of "
+                  "its 24 bytes have moved");
 }
 
 /// The higher rank connects, so the lower one knows only that nobody has come.
@@ -174,7 +173,7 @@ TEST(TcpFailure, IsNoFirewallWhereTheHigherRankIsLate) {
     return 74;
   };
   launch_ranks(8, quiet(2.0, true), body);
-  EXPECT_TRUE(contains(text, "the named peers have not come to this point")) << text;
+  EXPECT_CONTAINS(text, "the named peers have not come to this point");
 }
 
 /// Rank 1 has left out a batch: it averages while rank 0 still waits for its exchange.
@@ -210,15 +209,15 @@ TEST(TcpMeeting, RefusesWhatCannotBe) {
   LaunchOptions options = quiet(1.0, true);
   options.meeting.size = 2;
   options.meeting.rank = 2;
-  EXPECT_TRUE(contains(refusal(options), "rank 2 of 2 ranks, allowed: 0 to 1"));
+  EXPECT_CONTAINS(refusal(options), "rank 2 of 2 ranks, allowed: 0 to 1");
   options.meeting.rank = 0;
   options.meeting.num_streams = 65;
-  EXPECT_TRUE(contains(refusal(options), "allowed: auto, or 1 to 64"));
+  EXPECT_CONTAINS(refusal(options), "allowed: auto, or 1 to 64");
   options.meeting.num_streams = 1;
   options.meeting.interface = "no-such-interface";
-  EXPECT_TRUE(contains(refusal(options), "no interface or address no-such-interface"));
+  EXPECT_CONTAINS(refusal(options), "no interface or address no-such-interface");
   options.meeting.size = 0;
-  EXPECT_TRUE(contains(refusal(options), "a world of 0 ranks"));
+  EXPECT_CONTAINS(refusal(options), "a world of 0 ranks");
 }
 
 TEST(TcpMeeting, NeedsASecretOutsideOfThisMachine) {

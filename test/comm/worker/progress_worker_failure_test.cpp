@@ -115,7 +115,7 @@ TEST(ProgressWorkerFailure, FailsWhatItStillHoldsWhenItStops) {
     requests.push_back(worker.submit(scripted(script, 2), {}));
   }
   for (Request& request : requests) {
-    EXPECT_NE(failure_of(request).find("rank 4: communication: it has ended"), std::string::npos);
+    EXPECT_CONTAINS(failure_of(request), "rank 4: communication: it has ended");
   }
   EXPECT_EQ(script.num_destroyed, 3);
 }
@@ -144,10 +144,8 @@ TEST(ProgressWorkerFailure, LetsCallersGoWhenItHangs) {
     request.wait();
     ADD_FAILURE() << "no error";
   } catch (const CommError& error) {
-    EXPECT_NE(std::string(error.what())
-                  .find("rank 4: exchange of bucket 2, round 7: the communication thread"),
-              std::string::npos)
-        << error.what();
+    EXPECT_CONTAINS(error.what(),
+                    "rank 4: exchange of bucket 2, round 7: the communication thread");
   }
   EXPECT_THROW(worker.drain(), CommError);
   release.count_down();
@@ -169,10 +167,8 @@ TEST(ProgressWorkerFailure, TimesOutWithADiagnosis) {
     FAIL() << "no error";
   } catch (const CommError& error) {
     EXPECT_EQ(error.context().peers, std::vector<int>{9});
-    EXPECT_NE(std::string(error.what()).find("rank 4: sum of bucket 1, round 2 with rank 9"),
-              std::string::npos)
-        << error.what();
-    EXPECT_NE(std::string(error.what()).find("asleep"), std::string::npos) << error.what();
+    EXPECT_CONTAINS(error.what(), "rank 4: sum of bucket 1, round 2 with rank 9");
+    EXPECT_CONTAINS(error.what(), "asleep");
   }
   EXPECT_EQ(asked, std::vector<int>{6});
   EXPECT_THROW(other.wait(), CommError);
@@ -191,7 +187,7 @@ std::string warnings_of(ProgressWorker::Config config) {
   testing::internal::CaptureStderr();
   ProgressWorker worker(std::move(config));
   Request request = worker.submit(scripted(script, 0), {.label = {"exchange", 2, 7}});
-  EXPECT_TRUE(contains(failure_of(request), "no progress for 1 s"));
+  EXPECT_CONTAINS(failure_of(request), "no progress for 1 s");
   return testing::internal::GetCapturedStderr();
 }
 
@@ -201,15 +197,14 @@ TEST(ProgressWorkerFailure, WarnsOnceBeforeItGivesUp) {
       "rank 1: exchange of bucket 2, round 7 with rank 0: no progress for 0.1 s";
   ASSERT_TRUE(contains(said, first)) << said;
   EXPECT_EQ(said.find(first), said.rfind(first)) << said;
-  EXPECT_TRUE(contains(said, "the limit is 1 s (comm.timeout_s): perhaps a rank has left out"))
-      << said;
+  EXPECT_CONTAINS(said, "the limit is 1 s (comm.timeout_s): perhaps a rank has left out");
 }
 
 TEST(ProgressWorkerFailure, WarnsWithWhatIsKnownOfThePeer) {
   const std::string said = warnings_of({.hint = [](const std::vector<int>& peers) {
     return concat("Rank ", peers.at(0), " sleeps");
   }});
-  EXPECT_TRUE(contains(said, "(comm.timeout_s): Rank 0 sleeps")) << said;
+  EXPECT_CONTAINS(said, "(comm.timeout_s): Rank 0 sleeps");
 }
 
 /// Rank 1 of three has begun more steps than rank 0.
@@ -222,9 +217,8 @@ std::shared_ptr<Attendance> one_behind() {
 
 TEST(ProgressWorkerFailure, WarnsEarlierOfARankThatIsBehind) {
   const std::string said = warnings_of({.patience_s = 0.05, .attendance = one_behind()});
-  EXPECT_TRUE(contains(said, "no progress for 0.05 s, ")) << said;
-  EXPECT_TRUE(contains(said, "rank 0 is 2 steps behind: it has begun 5, and rank 1 has begun 7. "))
-      << said;
+  EXPECT_CONTAINS(said, "no progress for 0.05 s, ");
+  EXPECT_CONTAINS(said, "rank 0 is 2 steps behind: it has begun 5, and rank 1 has begun 7. ");
 }
 
 TEST(ProgressWorkerFailure, AsksOnceForTheStepsOfOthers) {
@@ -237,7 +231,7 @@ TEST(ProgressWorkerFailure, AsksOnceForTheStepsOfOthers) {
                      attendance->tell_steps(0, 6);
                    }});
   EXPECT_EQ(num_asked, 1);
-  EXPECT_TRUE(contains(said, "rank 0 is 1 step behind")) << said;
+  EXPECT_CONTAINS(said, "rank 0 is 1 step behind");
 }
 
 TEST(ProgressWorkerFailure, EndsWithTheRankThatIsBehind) {
@@ -245,8 +239,8 @@ TEST(ProgressWorkerFailure, EndsWithTheRankThatIsBehind) {
   ProgressWorker worker({.rank = 1, .timeout_s = 0.05, .attendance = one_behind()});
   Request request = worker.submit(scripted(script, 0), {});
   const std::string text = failure_of(request);
-  EXPECT_TRUE(contains(text, "no progress for 0.05 s (comm.timeout_s), 0 of its")) << text;
-  EXPECT_TRUE(contains(text, ": rank 0 is 2 steps behind")) << text;
+  EXPECT_CONTAINS(text, "no progress for 0.05 s (comm.timeout_s), 0 of its");
+  EXPECT_CONTAINS(text, ": rank 0 is 2 steps behind");
 }
 
 TEST(ProgressWorkerFailure, EachWarningDoublesThePatience) {
@@ -275,7 +269,7 @@ TEST(ProgressWorkerFailure, EachWarningDoublesThePatience) {
   }
   const std::string said = testing::internal::GetCapturedStderr();
   for (const char* waited : {"for 0.03 s,", "for 0.06 s,", "for 0.08 s,"}) {
-    EXPECT_TRUE(contains(said, waited)) << said;
+    EXPECT_CONTAINS(said, waited);
   }
 }
 

@@ -30,7 +30,6 @@
 namespace gossamer::checkpoint_test {
 namespace {
 
-using apps::Folder;
 using apps::read_file;
 using apps::write_bytes;
 namespace fs = std::filesystem;

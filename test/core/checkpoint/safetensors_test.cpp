@@ -19,7 +19,6 @@
 namespace gossamer::safetensors_test {
 namespace {
 
-using apps::Folder;
 using apps::read_file;
 using apps::write_bytes;
 namespace fs = std::filesystem;

@@ -60,7 +60,7 @@ class FilePlace : public Place {
   std::shared_ptr<Store> open() override { return open_file_store(folder_.file("store")); }
 
  private:
-  apps::Folder folder_;
+  Folder folder_;
 };
 
 /// Of the tests of the backend tcp.
@@ -280,7 +280,7 @@ TEST(TcpStore, IsGivenUpWhenItsHostVanishesDuringAWait) {
 }
 
 TEST(FileStore, SaysWhatItHasWaitedFor) {
-  const apps::Folder folder;
+  const Folder folder;
   const std::string path = folder.file("store");
   const std::string what = what_of<CommError>([&] { open_file_store(path)->get("key", 200ms); });
   EXPECT_TRUE(contains(what, concat("nobody has set key in the store ", path, " within 0.2 s")))
@@ -293,7 +293,7 @@ TEST(FileStore, WantsAFolder) {
 }
 
 TEST(FileStore, SaysThatAFileSystemHasNoLocks) {
-  const apps::Folder folder;
+  const Folder folder;
   const auto none = [](int, int) {
     errno = ENOLCK;
     return -1;
@@ -304,7 +304,7 @@ TEST(FileStore, SaysThatAFileSystemHasNoLocks) {
 }
 
 TEST(FileStore, LeavesItsFileToTheUser) {
-  const apps::Folder folder;
+  const Folder folder;
   const std::string path = folder.file("store");
   open_file_store(path)->set("key", "value");
   std::shared_ptr<Store> store = open_file_store(path);

@@ -22,7 +22,6 @@
 namespace gossamer {
 namespace {
 
-using apps::Folder;
 using apps::read_file;
 using TraceFile = nlohmann::json;
 

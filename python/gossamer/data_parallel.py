@@ -152,10 +152,8 @@ class DecentralizedDataParallel(EngineSteps):
         # The others wait from here on for a rank that joins.
         session.join()
         super().__init__(session, module, trained, optimizer, engine_options, scaler)
-        self._is_finished = False
         self._clipping = Clipping(engine_options)
         self.lr_scheduler = schedule
-        self._registered: dict[str, Any] = {} if scaler is None else {"scaler": scaler}
         self._sampler: ElasticSampler | None = None
         self._state = TrainingState(
             session,
@@ -164,7 +162,7 @@ class DecentralizedDataParallel(EngineSteps):
             self._trained.tensors,
             self._optimizer,
             self.lr_scheduler,
-            self._registered,
+            {} if scaler is None else {"scaler": scaler},
         )
         if session.is_elastic:
             self._survival = Survival(self, joins=joins)
@@ -247,7 +245,7 @@ class DecentralizedDataParallel(EngineSteps):
             return self.module(*args, **kwargs)
         refuse_compiled_autograd()
         if torch.is_grad_enabled():
-            if self._is_finished and self.training:
+            if self._guard.is_finished and self.training:
                 raise ConfigError(
                     "finish() has ended the training of this wrapper, and backward() would train "
                     "nothing, allowed: model.module, the module alone, or a new wrapper"
@@ -259,18 +257,18 @@ class DecentralizedDataParallel(EngineSteps):
         begin = time.perf_counter()
         output = self.module(*args, **kwargs)
         if torch.is_grad_enabled():
-            self._count_seconds("forward_s", begin)
+            self._step_sums.add_forward(begin)
         self._engine.record("forward", start_ns)
         return output
 
     def set_accumulate_grad(self, enable: bool = True) -> None:
         """While on, backward() only adds to the gradients; the next one then makes the step."""
-        self._accumulating = enable
+        self._passes.accumulate = enable
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate the gradients of the backward passes inside the scope."""
-        before = self._accumulating
+        before = self._passes.accumulate
         self.set_accumulate_grad(True)
         try:
             yield
@@ -293,7 +291,7 @@ class DecentralizedDataParallel(EngineSteps):
         if not self._engine.has_started:
             # The gradient of the last parameter is the first to arrive in a backward pass.
             for i in reversed(range(len(self._trained.tensors))):
-                if self._trained.tensors[i].grad is not None and not self._is_offered[i]:
+                if self._trained.tensors[i].grad is not None and not self._gradients.is_offered[i]:
                     self._arrived(i)
         self._end_step()
 
@@ -325,14 +323,14 @@ class DecentralizedDataParallel(EngineSteps):
         )
         if why:
             raise ConfigError(f"join(): {why}")
-        self._counts_batches = True
+        self._batches.are_counted = True
         try:
             yield
-            self._weight = None
+            self._batches.given = None
             while self._count_batches(has_one=False) > 0:
                 self.finish_step()
         finally:
-            self._counts_batches = False
+            self._batches.are_counted = False
 
     def backward_weight(self, weight: float) -> None:
         """Weigh this rank's gradient in the next step, as by the number of its tokens.
@@ -368,7 +366,7 @@ class DecentralizedDataParallel(EngineSteps):
             )
         if not 0.0 <= weight < float("inf"):
             raise ConfigError(f"backward_weight(): is {weight}, allowed: 0 or more")
-        self._weight = float(weight)
+        self._batches.given = float(weight)
 
     def drain(self) -> None:
         """Wait for the exchanges under way. The next step still mixes in what has arrived."""
@@ -395,7 +393,7 @@ class DecentralizedDataParallel(EngineSteps):
         self._survival.enter()
         self._adopt()
         # A rank that is interrupted in between has a part of the mean.
-        self._is_broken = True
+        self._guard.is_broken = True
         average = GlobalAverage(self._engine, self.module, buffers=buffers)
         call = {"buffers": buffers, "keep": keep}
         # None: this rank has joined and made no step, so its model is the mean already.
@@ -403,13 +401,13 @@ class DecentralizedDataParallel(EngineSteps):
             call, lambda: average.take(self._session_of_buffers), average.undo
         )
         distance = mean or 0.0
-        self._is_broken = False
+        self._guard.is_broken = False
         self._trained.note_versions()
-        self._scope = "global_average()"
+        self._guard.scope = "global_average()"
         try:
             yield distance
         finally:
-            self._scope = ""
+            self._guard.scope = ""
             self._set_stream()
             average.leave(keep=keep)
             self._trained.note_versions()
@@ -423,11 +421,11 @@ class DecentralizedDataParallel(EngineSteps):
             self._survival.enter()
         self._adopt()
         self._engine.drain()
-        self._scope = "write_parameters()"
+        self._guard.scope = "write_parameters()"
         try:
             yield
         finally:
-            self._scope = ""
+            self._guard.scope = ""
             self._set_stream()
             self._trained.take_back()
             if self._engine.has_started:
@@ -602,9 +600,7 @@ class DecentralizedDataParallel(EngineSteps):
         """
         if isinstance(owner, ElasticSampler):
             self._sampler = owner
-        if self._registered.get(name, owner) is not owner:
-            raise ConfigError(f"register_state(): {name} is registered already")
-        self._registered[name] = owner
+        self._state.register(name, owner)
 
     # What ranks that join take from others, and do with them.
 
@@ -633,7 +629,7 @@ class DecentralizedDataParallel(EngineSteps):
 
     def set_gradient_scale(self, scale: float) -> None:
         """Multiply gradients by `scale` first: 1/S where a loss has been multiplied by S."""
-        self._gradient_scale = scale
+        self._gradients.scale = scale
         self._engine.set_gradient_scale(scale)
 
     def metrics(self) -> dict[str, float]:
@@ -648,13 +644,12 @@ class DecentralizedDataParallel(EngineSteps):
         NonFiniteError
             On a GPU: if a step had a gradient that is not finite.
         """
-        own = self._engine.metrics() | self._seconds
-        return {key: value + self._earlier_metrics.get(key, 0) for key, value in own.items()}
+        return self._step_sums.of(self._engine)
 
     def finish(self) -> None:
         """Wait for the exchanges under way, and free the engine; the program's end does it, too."""
         self.close(failed=False)
-        self._is_finished = True
+        self._guard.is_finished = True
 
     def close(self, *, failed: bool) -> None:
         """End the work of the engine; without waiting where the run has failed."""
@@ -662,14 +657,14 @@ class DecentralizedDataParallel(EngineSteps):
             handle.remove()
         self._handles = []
         try:
-            if not failed and not self._is_broken and self._session.is_open:
+            if not failed and not self._guard.is_broken and self._session.is_open:
                 self._survival.end(self._engine.finish)
         finally:
             self._optimizer.release()
             if self._loss_scale is not None:
                 self._loss_scale.release()
             self._engine.close()
-            self._is_broken = True
+            self._guard.is_broken = True
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -721,7 +716,7 @@ def _check_elastic(session: Session, scaler: GradScaler | None) -> None:
             "survive=True, allowed: bfloat16, which needs no scaler"
         )
     wrappers = [o for o in owners_of(session) if isinstance(o, DecentralizedDataParallel)]
-    if any(not wrapper._is_broken for wrapper in wrappers):
+    if any(not wrapper._guard.is_broken for wrapper in wrappers):
         raise ConfigError(
             "the session has survive=True, and another wrapper trains in it already, allowed: one "
             "wrapper at a time. Call finish() of the other one first, or put both modules into one "

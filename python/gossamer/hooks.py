@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,7 @@ from . import _core
 if TYPE_CHECKING:
     from .steps import EngineSteps
 
-__all__ = ["GradientHook", "PassCounts", "refuse_wrapped"]
+__all__ = ["BackwardPasses", "GradientHook", "refuse_wrapped"]
 
 
 class GradientHook:
@@ -71,28 +71,43 @@ def refuse_wrapped(named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
             del hooks[key]
 
 
-class PassCounts:
-    """Counts the backward passes that reach one wrapper alone, and those that reach others too.
+class BackwardPasses:
+    """The backward passes that reach one wrapper.
 
-    The loss of a generator runs through its discriminator. Where both are wrapped, the
-    discriminator makes a step in the generator's passes as well as in its own.
+    It counts those that reach the wrapper alone, and those that reach others too. The loss of a
+    generator runs through its discriminator. Where both are wrapped, the discriminator makes a step
+    in the generator's passes as well as in its own.
     """
 
     def __init__(self) -> None:
+        self.accumulate = False
+        """Whether passes only add to the gradients."""
+        self.has_begun = False
+        """Whether a pass has begun, and has not ended as it should."""
+        self._end: Callable[[], object] = lambda: None
         self._num_alone = 0
         self._num_together = 0
         self._is_together = False
         self._has_warned = False
 
-    def begin(self, owners: Iterable[Any], own: EngineSteps) -> None:
-        """Note that a backward pass has reached the wrapper `own`, and look for others."""
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a pass is under way. Autograd drops its callbacks when a pass fails."""
+        return self.has_begun and self._end() is not None
+
+    def begin(self, end: Callable[[], object], owners: Iterable[Any], own: EngineSteps) -> None:
+        """Note that a backward pass has reached the wrapper `own`, and look for others.
+
+        `end` returns None when the pass is over.
+        """
+        self._end = end
         self._is_together = False
         for other in owners:
             if other is not own and getattr(other, "in_backward", False):
                 self._is_together = True
                 other._passes._is_together = True
 
-    def end(self) -> None:
+    def count(self) -> None:
         """Count the pass, and warn where there have been passes of both kinds."""
         if self._is_together:
             self._num_together += 1

@@ -59,7 +59,7 @@ class _ShardedTrainer(ModelOfIslands, Trainer):
         super().__init__(module, sums_gradients, topology, None, **options)
         self.renew = self._refuse_new
         if not sums_gradients:
-            self._own_of(optimizer)
+            self._optimizers.own_of(optimizer)
         if self._session.is_elastic:
             # Before FSDP gathers what this rank may get from the others.
             hook = module.register_forward_pre_hook(_enter_before(self), prepend=True)
@@ -97,9 +97,8 @@ class _ShardedTrainer(ModelOfIslands, Trainer):
         return own
 
     def _take_later_state(self, optimizer: torch.optim.Optimizer) -> None:
-        self._later_states = [
-            (at, distributed_state(state, optimizer)) for at, state in self._later_states
-        ]
+        states = self._optimizers.states
+        self._optimizers.states = [(at, distributed_state(v, optimizer)) for at, v in states]
         super()._take_later_state(optimizer)
 
     def _averaged(self) -> list[Any]:

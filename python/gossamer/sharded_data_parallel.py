@@ -124,7 +124,7 @@ class ShardedDataParallel(ModelOfIslands):
 
     def _begin_step(self) -> None:
         # FSDP gathers the present values for the backward pass of an older graph, in silence.
-        if self._in_backward and not self._has_forward:
+        if self._passes.has_begun and not self._has_forward:
             raise _core.ConfigError(
                 "backward() of a forward pass from before the last update, whose values are gone, "
                 "allowed: one backward() after each forward pass, or no_sync() for all but the last"

@@ -52,7 +52,7 @@ class TrainingState:
     optimizer, lr_scheduler
         What has numbers in Python.
     registered
-        The user's own objects with a state_dict(), by name. The wrapper may add others later.
+        The user's own objects with a state_dict(), by name.
     """
 
     def __init__(
@@ -71,7 +71,13 @@ class TrainingState:
         self._trained = {id(p) for p in trained}
         self._optimizer = optimizer
         self._lr_scheduler = lr_scheduler
-        self._registered = registered
+        self._registered = dict(registered)
+
+    def register(self, name: str, owner: Any) -> None:
+        """Save and load an object of the user's as well."""
+        if self._registered.get(name, owner) is not owner:
+            raise _core.ConfigError(f"register_state(): {name} is registered already")
+        self._registered[name] = owner
 
     def renew(self, engine: _core.Engine, trained: list[torch.nn.Parameter]) -> None:
         """Go on with another engine, which trains these parameters."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -14,15 +12,19 @@ import torch
 
 from . import _core
 from .autograd import at_end_of_backward, increment_versions
+from .batch_weights import BatchWeights
+from .call_guard import CallGuard
 from .changed_module import ModuleWatch, StatePiece, some, with_new_parameters
 from .checks import check_parameters, describe_options, share_options, share_tensors
 from .devices import current_stream, engine_gpu
 from .distributed import owners_of
 from .groups import WrappedOptimizer
-from .hooks import GradientHook, PassCounts, refuse_wrapped
+from .hooks import BackwardPasses, GradientHook, refuse_wrapped
 from .optimizer_state import keep_float32
 from .own_topologies import world_of
 from .parameters import EngineParameters
+from .step_gradients import ELSEWHERE, StepGradients
+from .step_sums import StepSums
 from .survival import FixedRanks
 
 if TYPE_CHECKING:
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
     from .scaling import LossScale
 
 __all__ = ["EngineSteps"]
-
-# No stream of CUDA has this handle.
-_ELSEWHERE = -1
 
 
 class EngineSteps(torch.nn.Module):
@@ -76,7 +75,6 @@ class EngineSteps(torch.nn.Module):
         scaler: GradScaler | None,
     ) -> None:
         super().__init__()
-        self._pid = os.getpid()
         self._session = session
         self.module = module
         self._trained = trained
@@ -89,38 +87,19 @@ class EngineSteps(torch.nn.Module):
         """What this rank does when others are lost or join."""
         self._engine = self._new_engine()
         self._watch = ModuleWatch(module, optimizer)
-        self._earlier_metrics: dict[str, float] = {}
         if optimizer.state is not None:
             optimizer.state.set_engine(_engine_of(self))
-        self._on_gpu = trained.device.type == "cuda"
-        self._accumulating = False
-        self._in_backward = False
-        self._end_of_backward: Callable[[], object] = lambda: None
-        self._is_broken = False
-        self._scope = ""
-        self._num_done = 0
-        self._gradient_scale: float | None = None
-        self._counts_batches = False
-        """Whether ranks may have different numbers of batches now, and this one has one."""
-        self._weight: float | None = None
-        """What backward_weight() has given the next step; None: nothing."""
-        self._own_factor = 1.0
-        """This rank's gradients of the step are multiplied by this before the ranks add them up."""
-        self._backward_ns = 0
-        self._buckets: list[list[int]] = []
-        self._first_pass: dict[int, int] | None = {}
-        """How many gradients each parameter has got in the first pass; None: that is over."""
-        self._passes = PassCounts()
-        self._places: dict[int, int] = {}
-        self._comes_late = bytearray()
+        self._guard = CallGuard()
+        self._gradients = StepGradients(trained, self._how_to_collect)
+        self._batches = BatchWeights(session)
+        self._passes = BackwardPasses()
+        self._step_sums = StepSums()
         self.lr_scheduler: Any = None
         self.step_callbacks: list[Callable[[], None]] = []
         """Called after every step, before the schedule steps."""
-        self._seconds = {"forward_s": 0.0, "backward_s": 0.0}
-        self._backward_begin = 0.0
         self._handles: list[Any] = []
         refuse_wrapped(trained.with_names())
-        self._number_parameters(trained.tensors)
+        self._watch_gradients(trained.tensors)
 
     def _new_engine(self) -> _core.Engine:
         optimizer = self._optimizer
@@ -144,19 +123,12 @@ class EngineSteps(torch.nn.Module):
         # The ranks compare them when they meet (Survival).
         return describe_options(options, world_of(self._session))[0]
 
-    def _number_parameters(self, new: list[torch.nn.Parameter]) -> None:
-        """Know all parameters by their places in the engine, and watch new ones."""
-        tensors = self._trained.tensors
-        late = {p: self._comes_late[i] for p, i in self._places.items()}
-        self._places = {id(p): i for i, p in enumerate(tensors)}
-        self._made_on = [0] * len(tensors)
-        self._is_offered = bytearray(len(tensors))
-        self._laid_out: list[torch.Tensor] = []
-        """Whose gradients of this step have got the layout that the engine wants."""
-        self._comes_late = bytearray(late.get(id(p), 0) for p in tensors)
+    def _watch_gradients(self, new: list[torch.nn.Parameter]) -> None:
+        """Have the gradients of new parameters tell of themselves."""
+        first = self._trained.tensors[0]
         self._handles += [
             p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                GradientHook(self, is_first=p is tensors[0])
+                GradientHook(self, is_first=p is first)
             )
             for p in new
         ]
@@ -207,13 +179,13 @@ class EngineSteps(torch.nn.Module):
             kept = [own[id(p)] for p in self._trained.tensors if id(p) in own]
             all_names = [n for n, _ in self.module.named_parameters() if n in added or n in kept]
             state = with_new_parameters(old.state([]), old_names, all_names, added)
-        for key, value in old.metrics().items():
-            if key not in ("steps", "skipped_steps"):
-                self._earlier_metrics[key] = self._earlier_metrics.get(key, 0.0) + value
+        counts = ("steps", "skipped_steps")
+        self._step_sums.add({key: v for key, v in old.metrics().items() if key not in counts})
         old.finish()
         old.close()
         self._trained.take_in(new)
-        self._number_parameters([p for _, p in new])
+        self._gradients.number()
+        self._watch_gradients([p for _, p in new])
         self._engine = self._new_engine()
         if has_started:
             given = [(n, k, shape, torch.tensor(v, dtype=torch.uint8)) for n, k, shape, v in state]
@@ -226,43 +198,33 @@ class EngineSteps(torch.nn.Module):
 
     def _engine_is_new(self) -> None:
         """Tell a new engine what the old one was told beside its options."""
-        if self._gradient_scale is not None:
-            self._engine.set_gradient_scale(self._gradient_scale)
+        if self._gradients.scale is not None:
+            self._engine.set_gradient_scale(self._gradients.scale)
 
     # The steps of a backward pass.
 
     def _begin_backward(self) -> None:
         self._check("backward()")
         self._survival.check_entered()
-        self._in_backward = True
-        self._backward_begin = time.perf_counter()
-        if not self._accumulating:
+        self._passes.has_begun = True
+        self._step_sums.begin_backward()
+        if not self._passes.accumulate:
             self._begin_step()
-        self._end_of_backward = at_end_of_backward(self._end_backward)
-        self._passes.begin(owners_of(self._session), self)
+        end = at_end_of_backward(self._end_backward)
+        self._passes.begin(end, owners_of(self._session), self)
 
     def _end_backward(self) -> None:
-        self._in_backward = False
-        if self._accumulating:
-            self._count_seconds("backward_s", self._backward_begin)
+        self._passes.has_begun = False
+        if self._passes.accumulate:
+            self._step_sums.add_backward()
             return
         if self._updates_in_backward:
-            self._passes.end()
-        if self._first_pass is not None:
-            self._end_first_pass(self._first_pass)
+            self._passes.count()
+        order = self._gradients.end_first_pass()
+        if not self._engine.has_started:
+            for i in order:
+                self._arrived(i)
         self._end_step()
-
-    def _count_seconds(self, what: str, begin: float) -> None:
-        self._seconds[what] += time.perf_counter() - begin
-
-    def _end_first_pass(self, num_gradients: dict[int, int]) -> None:
-        self._first_pass = None
-        for i, num in num_gradients.items():
-            self._comes_late[i] = num > 1
-        if self._engine.has_started:
-            return
-        for i in sorted(num_gradients, key=lambda i: self._comes_late[i]):
-            self._arrived(i)
 
     @property
     def _averages_gradients(self) -> bool:
@@ -276,33 +238,14 @@ class EngineSteps(torch.nn.Module):
         return "allreduce" in (own, train.get("recipe"))
 
     def _count_batches(self, *, has_one: bool) -> int:
-        """Return how many ranks have a batch for the next step. Collective.
-
-        Where gradients are averaged, each batch has its weight in the mean, 1 if none was given.
-        """
-        weight = float(has_one) if self._weight is None or not has_one else self._weight
-        num, total = self._session.sum([float(has_one), weight])
-        if num > 0 and self._averages_gradients:
-            self._own_factor = self._factor_of(weight, total)
-        # The step of a rank without a batch counts no more.
-        self._counts_batches = self._counts_batches and has_one
-        return int(num)
-
-    def _factor_of(self, weight: float, total: float) -> float:
-        """Return the factor of this rank's gradients; `total`: the weights of all, added up."""
-        if total <= 0.0:
-            raise _core.ConfigError(
-                "backward_weight(): the weights of all ranks add up to 0, allowed: more than 0 on "
-                "one rank"
-            )
-        # The engine's mean is over all ranks.
-        return self._session.world_size * weight / total
+        """Return how many ranks have a batch for the next step. Collective."""
+        return self._batches.count(has_one=has_one, in_mean=self._averages_gradients)
 
     def _begin_step(self) -> None:
         self._survival.begin_step()
         if not self._engine.is_asynchronous:
             self._session.begin_step(self._engine.num_steps())
-        if self._counts_batches or self._weight is not None:
+        if self._batches.are_due:
             self._count_batches(has_one=True)
         self._take_in_changes()
         self._optimizer.begin_step()
@@ -311,32 +254,30 @@ class EngineSteps(torch.nn.Module):
         if not self._engine.has_started:
             return
         self._adopt()
-        self._backward_ns = self._engine.now_ns()
+        self._step_sums.begin_step(self._engine)
         self._optimizer.tell(self._engine)
 
     def _end_step(self) -> None:
-        self._is_broken = True
+        self._guard.is_broken = True
         self._set_stream()
         if not self._engine.has_started:
             self._trained.check_places()
             self._start()
         for i, p in enumerate(self._trained.tensors):
             # Of the first step, and from earlier micro-batches.
-            if p.grad is not None and not self._is_offered[i]:
-                self._made_on[i] = _ELSEWHERE
+            if p.grad is not None and not self._gradients.is_offered[i]:
+                self._gradients.made_on[i] = ELSEWHERE
                 self._offer(i, p)
         self._engine.finish_step()
         # Before the gradients go, which a step needs that has to be made again.
         self._survival.after_step()
-        self._updated(len(self._buckets))
-        self._num_done = 0
-        self._weight, self._own_factor = None, 1.0
-        self._is_offered = bytearray(len(self._trained.tensors))
-        self._return_layouts()
+        self._updated(len(self._gradients.buckets))
+        self._batches.end_step()
+        self._gradients.end_step()
         self._rebind()
         self._trained.note_versions()
-        self._is_broken = False
-        self._engine.record("backward", self._backward_ns)
+        self._guard.is_broken = False
+        self._step_sums.record_step(self._engine)
         # The next forward pass belongs to the next step.
         self._engine.before_step()
         if self._loss_scale is not None:
@@ -345,9 +286,7 @@ class EngineSteps(torch.nn.Module):
             self._optimizer.state.after_step(self._engine)
         self._watch.end_step(self._engine, self._trained.names)
         self._optimizer.end_step(self._num_skipped)
-        if self._backward_begin > 0.0:
-            self._count_seconds("backward_s", self._backward_begin)
-            self._backward_begin = 0.0
+        self._step_sums.end_backward()
         for callback in self.step_callbacks:
             callback()
         if self.lr_scheduler is not None:
@@ -358,29 +297,17 @@ class EngineSteps(torch.nn.Module):
         return int(self._engine.metrics()["skipped_steps"])
 
     def _on_gradient(self, p: torch.Tensor) -> None:
-        if not self._in_backward or self._end_of_backward() is None:
-            # Autograd drops its callbacks when a backward pass fails.
-            self._is_broken = self._is_broken or self._in_backward
+        if not self._passes.is_under_way:
+            self._guard.is_broken = self._guard.is_broken or self._passes.has_begun
             self._begin_backward()
-        if self._accumulating:
+        if self._passes.accumulate:
             return
-        i = self._places.get(id(p))
+        i = self._gradients.due(p)
         if i is None:
             return
-        if self._first_pass is not None:
-            self._first_pass[i] = self._first_pass.get(i, 0) + 1
-            return
-        if self._comes_late[i]:
-            return
-        if self._is_offered[i]:
-            raise RuntimeError(
-                f"parameter {self._trained.names[i]} got a second gradient in one backward pass, "
-                "and one in the first step, as happens when two checkpointed parts use it; "
-                f"{self._how_to_collect}"
-            )
-        if self._on_gpu:
+        if self._gradients.on_gpu:
             # Autograd may run every part of a model on a stream of its own.
-            self._made_on[i] = self._set_stream()
+            self._gradients.made_on[i] = self._set_stream()
         self._offer(i, p)
 
     def _arrived(self, i: int) -> None:
@@ -421,66 +348,27 @@ class EngineSteps(torch.nn.Module):
         self._trained.note_versions()
 
     def _offer(self, i: int, p: torch.Tensor) -> None:
-        grad = self._trained.gradient(i)
-        assert grad is not None
-        fits = grad.layout is torch.strided and grad.dtype == p.dtype
-        if not fits or grad.stride() != self._trained.strides[i]:
-            grad = self._in_layout(i, p, grad)
-        if self._own_factor != 1.0:
-            # A mean over no tokens is no number, and must not become one of the sum.
-            own = grad.detach()
-            own.mul_(self._own_factor) if self._own_factor > 0.0 else own.zero_()
-        self._is_offered[i] = 1
+        grad = self._gradients.offer(i, p)
+        self._batches.scale(grad)
         num_done = self._engine.gradient_ready(i, grad.data_ptr())
-        if num_done != self._num_done:
+        if num_done != self._gradients.num_done:
             self._updated(num_done)
 
     @property
     def in_backward(self) -> bool:
         """Whether a backward pass that has reached this wrapper's parameters is under way."""
-        return self._in_backward and self._end_of_backward() is not None
-
-    def _in_layout(self, i: int, p: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-        if grad.layout != torch.strided:
-            raise _core.ConfigError(
-                f"parameter {self._trained.names[i]} has a sparse gradient, allowed: dense "
-                "gradients"
-            )
-        # The parameter itself has another layout where the user has moved it, as under allreduce.
-        self._laid_out.append(p)
-        strides = self._trained.strides[i]
-        p.grad = torch.empty_strided(p.shape, strides, dtype=p.dtype, device=p.device).copy_(grad)
-        return p.grad
-
-    def _return_layouts(self) -> None:
-        """Give gradients the layout of their parameters again, on which fused optimizers rely."""
-        for p in self._laid_out:
-            if p.grad is not None and p.grad.stride() != p.stride():
-                p.grad = torch.empty_like(p).copy_(p.grad)
-        self._laid_out.clear()
+        return self._passes.is_under_way
 
     def _updated(self, num_done: int) -> None:
-        changed = [i for bucket in self._buckets[self._num_done : num_done] for i in bucket]
-        self._num_done = num_done
-        if self._on_gpu:
-            self._keep_gradients(changed)
-        self._after_update([self._trained.tensors[i] for i in changed])
+        self._after_update(self._gradients.take_done(num_done))
 
     def _set_stream(self) -> int:
         """Have the engine work after what this thread has given to PyTorch."""
-        if not self._on_gpu:
+        if not self._gradients.on_gpu:
             return 0
         stream = current_stream(self._trained.device)
         self._engine.set_stream(stream)
         return stream
-
-    def _keep_gradients(self, changed: list[int]) -> None:
-        """Keep the memory of gradients of other streams until the engine has read them."""
-        stream = current_stream(self._trained.device)
-        for i in changed:
-            grad = self._trained.gradient(i)
-            if grad is not None and self._made_on[i] != stream:
-                grad.record_stream(torch.cuda.current_stream(self._trained.device))
 
     def _after_update(self, parameters: list[torch.nn.Parameter]) -> None:
         """Drop gradients that have been used, and tell autograd of new values."""
@@ -507,7 +395,7 @@ class EngineSteps(torch.nn.Module):
 
     def _rebind(self) -> None:
         if self._trained.rebind(self._engine):
-            self._buckets = self._engine.buckets()
+            self._gradients.buckets = self._engine.buckets()
             self._trained.note_versions()
 
     def _adopt(self) -> None:
@@ -531,19 +419,8 @@ class EngineSteps(torch.nn.Module):
         self._engine.write_masters()
 
     def _check(self, call: str) -> None:
-        if os.getpid() != self._pid:
-            raise RuntimeError(
-                f"{call} in a process that was forked from the one that trains; start it with "
-                "the method 'spawn', or let it only load data"
-            )
+        self._guard.check(call)
         self._set_stream()
-        if self._scope:
-            raise RuntimeError(f"{call} inside the scope of {self._scope}; let the scope end first")
-        if self._is_broken:
-            raise RuntimeError(
-                f"{call} after a step that has failed half way, or after finish(); training cannot "
-                "go on"
-            )
 
 
 def _loss_scale(scaler: GradScaler | None, optimizer: torch.optim.Optimizer) -> LossScale | None:
@@ -560,7 +437,7 @@ def _engine_of(model: EngineSteps) -> Callable[[], _core.Engine | None]:
 
     def engine() -> _core.Engine | None:
         found = reference()
-        is_usable = found is not None and not found._is_broken and found._session.is_open
+        is_usable = found is not None and not found._guard.is_broken and found._session.is_open
         return found._engine if found is not None and is_usable else None
 
     return engine
@@ -578,10 +455,10 @@ def _rule_of(
     def rule(buckets: list[int], scale: float, factors: list[float], gradients: list[Any]) -> None:
         found = reference()
         if found is not None:
-            if not found._buckets:
+            if not found._gradients.buckets:
                 # A rank that joins makes its first update before it knows where parameters lie.
                 found._rebind()
-            indices = [found._buckets[bucket] for bucket in buckets]
+            indices = [found._gradients.buckets[bucket] for bucket in buckets]
             with found._masters():
                 found._optimizer.step(indices, scale, factors, gradients)
 

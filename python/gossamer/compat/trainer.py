@@ -24,8 +24,10 @@ from ..distributed import Session
 from ..optimizer_state import forget_float32, keep_float32
 from ..own_topologies import AnyTopology
 from .joining import Joining, refuse_scaler
+from .known_parameters import KnownParameters
+from .nonfinite_sums import NonfiniteSums
 from .recipe import LoopRecipe
-from .user_optimizers import YOURS, LaterParameters, NoUpdate, UserOptimizer, without_parameters
+from .user_optimizers import YOURS, LaterParameters, NoUpdate, UserOptimizers, without_parameters
 
 
 class Turn:
@@ -58,13 +60,10 @@ class Turn:
 class Before(NamedTuple):
     """What a trainer goes on from that takes another one's place."""
 
-    seen: dict[int, torch.nn.Parameter]
-    """By id, the parameters that the module has had."""
+    known: KnownParameters
     turn: Turn
     later: LaterParameters
     sums: dict[str, float]
-    replaced: dict[int, str]
-    """By id, the names of parameters in whose places the module has got others."""
 
 
 class Trainer(DecentralizedDataParallel):
@@ -84,9 +83,9 @@ class Trainer(DecentralizedDataParallel):
         before: Before | None,
         **options: Any,
     ) -> None:
-        self._before = before
+        self._known = KnownParameters(None if before is None else before.known)
         given = dict(options.pop("options") or {})
-        self._skips = given.get("nonfinite") == "skip"
+        self._nonfinite = NonfiniteSums(skips=given.get("nonfinite") == "skip")
         if sums_gradients:
             given["keeps_nonfinite"] = True
         else:
@@ -96,28 +95,18 @@ class Trainer(DecentralizedDataParallel):
         self._optimizer.description = YOURS
         self._sums_gradients = sums_gradients
         self._order: list[int] = []
-        self._index = {id(p): i for i, p in enumerate(self._trained.tensors)}
-        own = {id(p): p for p in module.parameters()}
-        self._seen = own if before is None else before.seen | own
-        # An optimizer may still have the parameters of a layer that has been replaced.
-        self._gone = self._seen.keys() - own.keys()
-        self._replaced = {} if before is None else before.replaced
-        self._own: list[UserOptimizer] = []
-        self._watched_later: dict[int, torch.nn.Parameter] = {}
+        self._known.begin(module, self._trained)
+        later = LaterParameters(module) if before is None else before.later
+        self._recipe = None if sums_gradients else self._new_recipe()
+        self._optimizers = UserOptimizers(self._trained, later, self._recipe)
         self.renew: Callable[[], Trainer]
         """Has another trainer take this one's place, which trains what this one lacks."""
-        self._nonfinite = ""
-        """Which summed gradient is not finite, if the next optimizer's step must not use it."""
-        self._num_left_out = 0
         self._is_stepping = False
         self.turn = Turn() if before is None else before.turn
         self.joining: Joining | None = None
         """Whom this rank tells what it does; None: outside of join()."""
-        self._later_states: list[tuple[list[int], dict[str, Any]]] = []
-        """States for optimizers that have not stepped yet, with the numbers of their parameters."""
-        self._later = LaterParameters(module) if before is None else before.later
-        self._sums_before = {} if before is None else before.sums
-        self._recipe = None if sums_gradients else self._new_recipe()
+        if before is not None:
+            self._step_sums.add(before.sums)
         # Where gradients are not summed, the optimizer's step() calls finish_step().
         self.set_accumulate_grad(not sums_gradients)
         watch_optimizers(self)
@@ -125,38 +114,30 @@ class Trainer(DecentralizedDataParallel):
     @property
     def is_average(self) -> bool:
         """Whether the parameters are those of the mean model."""
-        return self._scope == "global_average()"
+        return self._guard.scope == "global_average()"
 
     def passed_on(self) -> Before:
         """Return what a trainer needs that takes this one's place."""
-        replaced = {id(p): name for name, p in self._trained.replaced()}
-        return Before(self._seen, self.turn, self._later, self.metrics(), self._replaced | replaced)
+        return Before(self._known, self.turn, self._optimizers.later, self.metrics())
 
     def lacks(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
         """Return whether any is to be trained that was frozen, or not there, when this began."""
-        return any(
-            p.requires_grad and id(p) not in self._index and id(p) not in self._gone
-            for p in parameters
-        )
+        return self._known.lacks(parameters)
 
     def check_kinds(self) -> None:
         """Refuse parameters that have been converted, before a forward pass fails because of it."""
-        if not self._is_finished:
+        if not self._guard.is_finished:
             self._trained.check_kinds()
 
     def watch_later_parameters(self) -> None:
         """Have the steps of optimizers that have only parameters of later tell the trainer."""
-        for p in self.module.parameters():
-            if p.requires_grad and id(p) not in _trainers:
-                _trainers[id(p)] = self
-                self._watched_later[id(p)] = p
+        for i in self._known.watch_later(_trainers):
+            _trainers[i] = self
 
     @property
     def ids_watched(self) -> Iterator[int]:
         """The ids of parameters whose optimizers tell the trainer of their steps."""
-        yield from map(id, self._trained.tensors)
-        yield from self._replaced
-        yield from self._watched_later
+        return self._known.ids_watched
 
     @property
     def watches(self) -> bool:
@@ -166,8 +147,8 @@ class Trainer(DecentralizedDataParallel):
     def metrics(self) -> dict[str, float]:
         """Return the sums since the drop-in was made, those of earlier trainers included."""
         found = super().metrics()
-        found["skipped_steps"] += self._num_left_out
-        return {name: value + self._sums_before.get(name, 0) for name, value in found.items()}
+        found["skipped_steps"] += self._nonfinite.num_left_out
+        return found
 
     def close(self, *, failed: bool) -> None:
         """End the engine's work; optimizers of these parameters step as without the drop-in."""
@@ -206,21 +187,21 @@ class Trainer(DecentralizedDataParallel):
         if self._sums_gradients:
             self._take_later_state(optimizer)
             self._check_replaced(optimizer)
-            self._check_gradients(optimizer)
+            self._nonfinite.check(optimizer, self._trained.tensors)
             forget_float32(optimizer)
             return None
         params = [p for group in optimizer.param_groups for p in group["params"]]
         if self.lacks(params):
-            self._check_others(params)
+            self._known.check_others(params)
             return self.renew().before_step(optimizer, args, kwargs)
         self._take_later_state(optimizer)
         keep_float32(optimizer)
-        self._optimizer = self._own_of(optimizer)
+        self._optimizer = self._optimizers.own_of(optimizer)
         return (without_parameters(optimizer), *args[1:]), kwargs
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the step: mix, have the optimizer update, and send."""
-        self._later.has_stepped(optimizer)
+        self._optimizers.later.has_stepped(optimizer)
         if self._sums_gradients:
             return
         # A GradScaler tells an optimizer that divides by the scale itself, as a fused one.
@@ -230,7 +211,7 @@ class Trainer(DecentralizedDataParallel):
         updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for i, p in enumerate(self._trained.tensors):
             # What another optimizer updates is mixed alone.
-            self._is_offered[i] = id(p) not in updated
+            self._gradients.is_offered[i] = id(p) not in updated
         self._is_stepping = True
         try:
             self.finish_step()
@@ -260,38 +241,11 @@ class Trainer(DecentralizedDataParallel):
         devices = list(found) or [self._trained.device]
         return {device: torch.full((), float(total > 0.0), device=device) for device in devices}
 
-    def _own_of(self, optimizer: torch.optim.Optimizer) -> UserOptimizer:
-        for known in self._own:
-            if known.optimizer is optimizer:
-                return known
-        # A new optimizer takes the place of one that it has replaced.
-        ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        self._own = [known for known in self._own if ids.isdisjoint(known.ids())]
-        own = UserOptimizer(optimizer, self._trained)
-        if self._recipe is not None:
-            self._recipe.check(optimizer)
-            own.recipe = self._recipe
-        self._own.append(own)
-        return own
-
-    def _check_others(self, params: list[torch.nn.Parameter]) -> None:
-        """Refuse parameters that are not the module's."""
-        inside = self._seen.keys() | {id(p) for p in self.module.parameters()}
-        others = sum(id(p) not in inside for p in params if p.requires_grad)
-        if others:
-            raise _core.ConfigError(
-                f"the optimizer has {others} parameters that are not of this model, allowed: an "
-                "optimizer for parameters of one model"
-            )
-
     def _check_replaced(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an optimizer with a replaced parameter if no optimizer has the new one."""
-        if not self._replaced:
+        if not self._known.replaced:
             return
-        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        kept = {name for i, name in self._replaced.items() if i in own}
-        present = [(n, p) for n, p in self.module.named_parameters() if n in kept]
-        names = self._later.lacking(optimizer, present)
+        names = self._optimizers.later.lacking(optimizer, self._known.replaced_of(optimizer))
         if names:
             raise _core.ConfigError(
                 f"the optimizer has old parameters of the names {some(names)}: others have taken "
@@ -299,26 +253,6 @@ class Trainer(DecentralizedDataParallel):
                 "optimizer has these, allowed: load_state_dict() without assign, or a new "
                 f"optimizer, as {type(optimizer).__name__}(model.parameters())"
             )
-
-    def _check_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Keep sums that are not finite from the parameters, unless a GradScaler has seen them."""
-        if not self._nonfinite or getattr(optimizer, "found_inf", None) is not None:
-            return
-        if self._are_finite(optimizer):
-            return
-        if not self._skips:
-            raise _core.NonFiniteError(
-                f"{self._nonfinite}; try a smaller learning rate or clipping, or leave such steps "
-                'out with options={"nonfinite": "skip"}'
-            )
-        for p in self._trained.tensors:
-            p.grad = None
-        self._nonfinite = ""
-        self._num_left_out += 1
-
-    def _are_finite(self, optimizer: torch.optim.Optimizer) -> bool:
-        grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        return all(bool(grad.isfinite().all()) for grad in grads if grad is not None)
 
     def after_load(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep states in float32 where the optimizer updates float32 master copies."""
@@ -338,15 +272,15 @@ class Trainer(DecentralizedDataParallel):
             )
         if self.joining is not None:
             raise _core.ConfigError("join() inside of join(), allowed: one of them")
-        self.joining, self._counts_batches = joining, True
+        self.joining, self._batches.are_counted = joining, True
 
     def counts_batches(self, has_one: bool) -> None:
         """Tell in every step whether this rank has a batch, or no more."""
-        self._counts_batches, self._weight = has_one, None
+        self._batches.are_counted, self._batches.given = has_one, None
 
     def end_join(self) -> None:
         """Make steps with the others alone again."""
-        self.joining, self._counts_batches = None, False
+        self.joining, self._batches.are_counted = None, False
 
     def step_without_batch(self) -> None:
         """Make a step of the others, which changes nothing here but what is mixed. Collective."""
@@ -374,33 +308,24 @@ class Trainer(DecentralizedDataParallel):
         if not joining.is_uneven:
             return
         share_tensors(self._session, self.module.parameters(), root)
-        own = [(self._indices_of(optimizer), optimizer) for optimizer in self._later.known()]
-        self._later_states = joining.share_optimizers(own)
+        own = [(self._known.indices_of(o), o) for o in self._optimizers.later.known()]
+        self._optimizers.states = joining.share_optimizers(own)
         for _, optimizer in own:
             self._take_later_state(optimizer)
 
-    def _indices_of(self, optimizer: torch.optim.Optimizer) -> list[int]:
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        return [self._index[id(p)] for p in params if id(p) in self._index]
-
     def _take_later_state(self, optimizer: torch.optim.Optimizer) -> None:
         """Give an optimizer the state that one of the same parameters has on another rank."""
-        if not self._later_states:
-            return
-        indices = self._indices_of(optimizer)
-        for i, (others, state) in enumerate(self._later_states):
-            if others == indices:
-                del self._later_states[i]
-                optimizer.load_state_dict(state)
-                return
+        if self._optimizers.states:
+            self._optimizers.take_state(optimizer, self._known.indices_of(optimizer))
 
     def _count_batches(self, *, has_one: bool) -> int:
         if self.joining is None:
             return super()._count_batches(has_one=has_one)
-        weight = 1.0 if self._weight is None else self._weight
+        given = self._batches.given
+        weight = 1.0 if given is None else given
         weights = self.joining.weights(weight)
-        if self._sums_gradients and not (self._weight is None and self.joining.divides_by_all):
-            self._own_factor = self._factor_of(weight, sum(weights))
+        if self._sums_gradients and not (given is None and self.joining.divides_by_all):
+            self._batches.share(weight, sum(weights))
         return len(weights)
 
     # Ranks that are lost, and that join.
@@ -415,13 +340,14 @@ class Trainer(DecentralizedDataParallel):
         Where gradients are averaged, a rank joins before the others' optimizers have stepped.
         """
         own = super()._numbers()
-        own["optimizers"] = [(self._indices_of(o), o.state_dict()) for o in self._later.known()]
+        known = self._optimizers.later.known()
+        own["optimizers"] = [(self._known.indices_of(o), o.state_dict()) for o in known]
         own["parameters"] = [p.detach().cpu() for p in self._averaged()]
         return own
 
     def _take_numbers(self, numbers: Mapping[str, Any]) -> None:
         super()._take_numbers(numbers)
-        self._later_states = list(numbers["optimizers"])
+        self._optimizers.states = list(numbers["optimizers"])
         with torch.no_grad():
             for p, value in zip(self._averaged(), numbers["parameters"], strict=True):
                 p.copy_(value)
@@ -432,13 +358,12 @@ class Trainer(DecentralizedDataParallel):
     # The steps of the engine.
 
     def _begin_with(self, session: Session, module: torch.nn.Module) -> None:
-        before = self._before
-        if before is None:
+        if self._known.is_first:
             super()._begin_with(session, module)
             return
         compare_modules(session, module)
         # The ranks' models may differ by now. New layers begin with rank 0's values.
-        share_tensors(session, [p for p in module.parameters() if id(p) not in before.seen])
+        share_tensors(session, [p for p in module.parameters() if id(p) not in self._known.seen])
 
     def _begin_backward(self) -> None:
         if self._sums_gradients:
@@ -450,7 +375,7 @@ class Trainer(DecentralizedDataParallel):
         if self._recipe is not None:
             self._recipe.end_step()
         if self._sums_gradients:
-            self._nonfinite = self._engine.take_nonfinite()
+            self._nonfinite.found = self._engine.take_nonfinite()
 
     def _masters(self) -> contextlib.AbstractContextManager[None]:
         # The user's optimizer updates the parameters themselves where gradients are summed.

@@ -34,15 +34,21 @@ class NoUpdate(torch.optim.Optimizer):
 class UserOptimizer(WrappedOptimizer):
     """An optimizer of the user's, which runs in Python, so that its states are where they were."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, trained: EngineParameters) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        trained: EngineParameters,
+        recipe: LoopRecipe | None,
+    ) -> None:
         _refuse_several_updates(optimizer)
+        if recipe is not None:
+            recipe.check(optimizer)
+        self._recipe = recipe
         super().__init__(optimizer, trained)
         if self.state is not None:
             self.state.release()
         self.rule = self.state = None
         self.description = YOURS
-        self.recipe: LoopRecipe | None = None
-        """What makes steps longer; None: they are as the optimizer makes them."""
         # The user's own call of step() runs the hooks, and the engine has all gradients then.
         self.sees_whole_step = False
 
@@ -55,10 +61,8 @@ class UserOptimizer(WrappedOptimizer):
         *rest, gradients = told
         own = self.ids()
         due = [(i, grad) for i, grad in gradients if id(self._trained.tensors[i]) in own]
-        longer = (
-            contextlib.nullcontext() if self.recipe is None else self.recipe.scope(self.optimizer)
-        )
-        with longer:
+        recipe = self._recipe
+        with contextlib.nullcontext() if recipe is None else recipe.scope(self.optimizer):
             super().step(*rest, due)  # type: ignore[call-arg]
 
     def begin_step(self) -> None:
@@ -121,6 +125,50 @@ class LaterParameters:
         self._num_lacking = self._num_lacking + 1 if lacking else 0
         if self._num_lacking == STEPS_BEFORE_WARNING:
             warn_of_untrained(lacking)
+
+
+class UserOptimizers:
+    """The user's optimizers of the parameters that one trainer trains.
+
+    Parameters
+    ----------
+    trained
+        The parameters.
+    later
+        What knows the optimizers that have stepped.
+    recipe
+        What makes steps longer; None: they are as the optimizers make them.
+    """
+
+    def __init__(
+        self, trained: EngineParameters, later: LaterParameters, recipe: LoopRecipe | None
+    ) -> None:
+        self._trained = trained
+        self._own: list[UserOptimizer] = []
+        self.later = later
+        self.states: list[tuple[list[int], dict[str, Any]]] = []
+        """States for optimizers that have not stepped yet, with the numbers of their parameters."""
+        self._recipe = recipe
+
+    def own_of(self, optimizer: torch.optim.Optimizer) -> UserOptimizer:
+        """Return an optimizer as the engine sees it."""
+        for known in self._own:
+            if known.optimizer is optimizer:
+                return known
+        # A new optimizer takes the place of one that it has replaced.
+        ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self._own = [known for known in self._own if ids.isdisjoint(known.ids())]
+        own = UserOptimizer(optimizer, self._trained, self._recipe)
+        self._own.append(own)
+        return own
+
+    def take_state(self, optimizer: torch.optim.Optimizer, indices: list[int]) -> None:
+        """Give an optimizer the state that one of the same parameters has on another rank."""
+        for i, (others, state) in enumerate(self.states):
+            if others == indices:
+                del self.states[i]
+                optimizer.load_state_dict(state)
+                return
 
 
 def _refuse_several_updates(optimizer: torch.optim.Optimizer) -> None:

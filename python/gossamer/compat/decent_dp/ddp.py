@@ -213,7 +213,7 @@ class _Trainer(data_parallel.DecentralizedDataParallel):
 
     @property
     def accumulates(self) -> bool:
-        return self._accumulating
+        return self._passes.accumulate
 
     def set_adaptive_factor(self, factor: float) -> None:
         if self._sums is not None and factor == 0:

@@ -17,7 +17,8 @@ from .average import GlobalAverage
 from .checks import check_module, describe_module, share_module
 from .clipping import Clipping, clipping_above
 from .distributed import Session, current_session, owners_of, register_owner
-from .groups import WrappedOptimizer, first_needed_argument
+from .given_optimizers import optimizer_of, schedule_of
+from .groups import WrappedOptimizer
 from .own_topologies import AnyTopology, engine_text, world_of
 from .parameters import EngineParameters
 from .sampler import ElasticSampler
@@ -126,9 +127,7 @@ class DecentralizedDataParallel(EngineSteps):
         trained = self._take_module(session, module)
         if bucket_size_in_mb < 0:
             raise ConfigError(f"bucket_size_in_mb: is {bucket_size_in_mb}, allowed: 0 or more")
-        made = _optimizer_of(
-            optim_fn, trained.with_names() if with_names else list(trained.tensors)
-        )
+        made = optimizer_of(optim_fn, trained.with_names() if with_names else list(trained.tensors))
         engine_options: dict[str, Any] = {
             "algorithm": algorithm,
             "codec": codec,
@@ -140,7 +139,7 @@ class DecentralizedDataParallel(EngineSteps):
         if topology is not None:
             engine_options["topology"] = topology
         trained.warn_of_aliases()
-        schedule = _schedule_of(lr_scheduler_fn, made)
+        schedule = schedule_of(lr_scheduler_fn, made)
         optimizer = WrappedOptimizer(made, trained)
         if self._updates_in_backward:
             # What is left of training before belongs to no step.
@@ -722,40 +721,3 @@ def _check_elastic(session: Session, scaler: GradScaler | None) -> None:
             "wrapper at a time. Call finish() of the other one first, or put both modules into one "
             "torch.nn.ModuleList"
         )
-
-
-def _optimizer_of(optim_fn: Any, parameters: list[Any]) -> torch.optim.Optimizer:
-    """Return the optimizer that the user has given, or has a function for."""
-    if not isinstance(optim_fn, torch.optim.Optimizer) and not callable(optim_fn):
-        raise ConfigError(
-            f"optim_fn: is {optim_fn!r}, allowed: an optimizer, or a function that makes one of "
-            "parameters, as lambda ps: torch.optim.AdamW(ps, lr=1e-3)"
-        )
-    made = optim_fn if isinstance(optim_fn, torch.optim.Optimizer) else optim_fn(parameters)
-    if not isinstance(made, torch.optim.Optimizer):
-        raise ConfigError(
-            f"optim_fn: has returned {made!r}, allowed: an optimizer of the parameters that it got"
-        )
-    return made
-
-
-def _schedule_of(
-    lr_scheduler_fn: Callable[[torch.optim.Optimizer], Any] | None, optimizer: torch.optim.Optimizer
-) -> Any:
-    if lr_scheduler_fn is None:
-        return None
-    schedule = lr_scheduler_fn(optimizer)
-    if not callable(getattr(schedule, "step", None)):
-        raise ConfigError(
-            f"lr_scheduler_fn: has returned {schedule!r}, allowed: a schedule of the optimizer "
-            "that it got"
-        )
-    name = first_needed_argument(schedule.step)
-    if name is not None:
-        raise ConfigError(
-            f"lr_scheduler_fn: {type(schedule).__name__}.step() needs {name}, and backward() calls "
-            "it after every step and has nothing to give, allowed: a schedule whose step() needs "
-            f"nothing. Make the {type(schedule).__name__} from model.optimizer, and call its "
-            "step() yourself"
-        )
-    return schedule

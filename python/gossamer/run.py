@@ -9,7 +9,6 @@ import math
 import os
 import pathlib
 import platform
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -20,9 +19,9 @@ import torch
 
 from . import _core
 from .checkpoints import PREEMPTED, on_first
-from .checks import describe_options
 from .distributed import exit_code_of, failure_of_thread, register_owner
-from .own_topologies import world_of
+from .run_config import config_of
+from .run_window import Window, means_of, totals_of
 from .survival import MembershipChange
 
 if TYPE_CHECKING:
@@ -114,10 +113,10 @@ class Run:
         self._settings = _Settings(every, steps, progress, tensorboard, on_record)
         self._is_line_open = False
         self._is_over = False
-        self._config = _config_of(self.folder, model, config or {})
+        self._config = config_of(self.folder, model, config or {})
         self._files = _Files()
         self._begin = time.monotonic()
-        self._window = _Window()
+        self._window = Window()
         self._measured: dict[str, Any] | None = None
         """The step whose record is due, and what this rank has measured after it."""
         self._untold: list[dict[str, Any]] = []
@@ -182,7 +181,7 @@ class Run:
             ``consensus_distance``, as global_average() yields it, the record has the root mean
             square.
         """
-        totals = _totals({name: [value] for name, value in values.items()})
+        totals = totals_of({name: [value] for name, value in values.items()})
         if totals.get(_CONSENSUS, [0, 0])[1] > 0:
             totals[_CONSENSUS][0] **= 2
         self._untold.append({"kind": "eval", "step": self._step, "values": totals})
@@ -343,8 +342,8 @@ class Run:
 
     def _end_window(self) -> None:
         measured, self._measured = self._measured or self._measure(), None
-        window, self._window = self._window, _Window()
-        totals = _totals(window.values)
+        window, self._window = self._window, Window()
+        totals = totals_of(window.values)
         loss, num_losses = totals.pop("loss", [0.0, 0])
         self._figures.num_samples += window.samples
         self._untold.append(
@@ -445,7 +444,7 @@ class Run:
         first = next(iter(rows.values()))
         if first["kind"] == "members":
             return first
-        values = _means([row["values"] for row in rows.values()])
+        values = means_of([row["values"] for row in rows.values()])
         if first["kind"] == "eval":
             square = values.get(_CONSENSUS)
             if square is not None:
@@ -609,48 +608,6 @@ class _Figures:
         self.train_s = 0.0
 
 
-class _Window:
-    """What this rank has measured since its last record."""
-
-    def __init__(self) -> None:
-        self.steps = self.samples = 0
-        self.seconds = 0.0
-        self.values: dict[str, list[torch.Tensor | float]] = {}
-
-    def add(self, values: Mapping[str, torch.Tensor | float]) -> None:
-        for name, value in values.items():
-            if not isinstance(value, torch.Tensor):
-                own: torch.Tensor | float = float(value)
-            elif value.numel() == 1:
-                own = value.detach()
-            else:
-                raise _core.ConfigError(
-                    f"log(): {name} has {value.numel()} values, allowed: one, as of a mean()"
-                )
-            self.values.setdefault(name, []).append(own)
-
-
-def _totals(values: Mapping[str, list[torch.Tensor | float]]) -> dict[str, list[float]]:
-    """Return the sum of the finite numbers under each name, and their number."""
-    totals = {}
-    for name, given in values.items():
-        tensors = [v.detach().reshape(()) for v in given if isinstance(v, torch.Tensor)]
-        numbers = [float(v) for v in given if not isinstance(v, torch.Tensor)]
-        # On a GPU, one wait for all of them.
-        numbers += torch.stack(tensors).tolist() if tensors else []
-        finite = [number for number in numbers if math.isfinite(number)]
-        totals[name] = [math.fsum(finite), len(finite)]
-    return totals
-
-
-def _means(ranks: list[dict[str, list[float]]]) -> dict[str, float | None]:
-    means: dict[str, float | None] = {}
-    for name in dict.fromkeys(name for rank in ranks for name in rank):
-        total, count = map(sum, zip(*(rank[name] for rank in ranks if name in rank), strict=True))
-        means[name] = total / count if count > 0 else None
-    return means
-
-
 def _key(record: Mapping[str, Any]) -> tuple[int, int, int]:
     kind = _KINDS.index(record["kind"])
     return record["step"], kind, record["epoch"] if record["kind"] == "members" else 0
@@ -659,39 +616,6 @@ def _key(record: Mapping[str, Any]) -> tuple[int, int, int]:
 def _sums(model: DecentralizedDataParallel) -> dict[str, float]:
     sums = model.metrics()
     return {key: value for key, value in sums.items() if key != "steps"}
-
-
-def _config_of(
-    folder: pathlib.Path, model: DecentralizedDataParallel, config: Mapping[str, Any]
-) -> list[tuple[str, str]]:
-    """Return what config.yaml shows, as dotted paths and values."""
-    options = json.loads(describe_options(model._options, world_of(model.session))[0])
-    log = {key: options.pop(key) for key in ("timeline", "timeline_steps") if key in options}
-    options.setdefault("topology", "ring")
-    for name in ("algorithm", "topology", "codec"):
-        value = options[name]
-        options[name] = {"name": value} if isinstance(value, str) else value
-    # Of an OwnTopology, which is long.
-    options["topology"].pop("rounds", None)
-    optimizer = model.optimizer
-    learning_rate = float(optimizer.param_groups[0]["lr"])
-    tree = {
-        "run": {"output_dir": str(folder)},
-        **options,
-        "optimizer": {"name": type(optimizer).__name__, "lr": learning_rate},
-        "log": log,
-        "config": dict(config),
-    }
-    return list(_flat(tree, ""))
-
-
-def _flat(value: Any, path: str) -> Any:
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            name = re.sub(r"[^\w-]", "_", str(key))
-            yield from _flat(item, f"{path}.{name}" if path else name)
-    elif not isinstance(value, Mapping):
-        yield path, json.dumps(value, default=str, ensure_ascii=False)
 
 
 def _warn_of_failure(work: Callable[[], None]) -> None:

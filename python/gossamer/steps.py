@@ -18,6 +18,7 @@ from .changed_module import ModuleWatch, StatePiece, some, with_new_parameters
 from .checks import check_parameters, describe_options, share_options, share_tensors
 from .devices import current_stream, engine_gpu
 from .distributed import owners_of
+from .fixed_ranks import FixedRanks
 from .groups import WrappedOptimizer
 from .hooks import BackwardPasses, GradientHook, refuse_wrapped
 from .optimizer_state import keep_float32
@@ -25,7 +26,6 @@ from .own_topologies import world_of
 from .parameters import EngineParameters
 from .step_gradients import ELSEWHERE, StepGradients
 from .step_sums import StepSums
-from .survival import FixedRanks
 
 if TYPE_CHECKING:
     from torch.amp.grad_scaler import GradScaler

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from . import _core
 from .checks import describe_options, share_object, share_tensors
+from .fixed_ranks import FixedRanks
 from .own_topologies import world_of
 
 if TYPE_CHECKING:
     from .data_parallel import DecentralizedDataParallel
 
-__all__ = ["FixedRanks", "MembershipChange", "Survival"]
+__all__ = ["MembershipChange", "Survival"]
 
 Result = TypeVar("Result")
 
@@ -37,56 +38,6 @@ class MembershipChange(NamedTuple):
     """Seconds from the end of this rank's last step until the ranks went on."""
     reason: str
     """Why the members changed."""
-
-
-class FixedRanks:
-    """What a wrapped module asks where ranks may be lost. Here the ranks stay the same.
-
-    Protocol: enter() before the first step; begin_step() and after_step() in every step; end()
-    after the last step. together() runs collective work between two steps.
-    """
-
-    @property
-    def has_newcomers(self) -> bool:
-        """Whether a rank joins and has not begun its first step, or this rank lags behind."""
-        return False
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether this rank has joined, and has made no step with its own loop since then."""
-        return False
-
-    def enter(self) -> None:
-        """Begin, or join the others. Collective on its first call; does nothing after that."""
-
-    def check_entered(self) -> None:
-        """Refuse a backward pass whose forward pass has not given this rank the others' model."""
-
-    def begin_call(self, call: str) -> None:
-        """Begin, before a collective call that ranks do not make with one that has just joined."""
-
-    def begin_step(self) -> None:
-        """Let processes in that ask to join."""
-
-    def after_step(self) -> None:
-        """Go on with the ranks that are left. The step may still be uncommitted."""
-
-    def together(
-        self,
-        call: Mapping[str, Any] | str,
-        work: Callable[[], Result],
-        undo: Callable[[], None] = lambda: None,
-    ) -> Result | None:
-        """Return what collective work returns."""
-        return work()
-
-    def attempt(self, work: Callable[[], Result]) -> Result:
-        """Return what collective work returns. PeerLost: on all ranks of this node."""
-        return work()
-
-    def end(self, work: Callable[[], None]) -> None:
-        """Do the last work, which waits for the exchanges under way."""
-        work()
 
 
 class Survival(FixedRanks):

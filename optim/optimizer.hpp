@@ -106,13 +106,13 @@ struct FrozenMoments {
 
 /// What noise in the gradients does to the steps of an optimizer (core/step/recipe.hpp).
 enum class GradientUse {
-  /// There are no measurements of it.
+  /// No rule has been found.
   kUnknown,
   /// A step is a sum of gradients, so that the noise of ranks averages out.
   kLinear,
-  /// The length of a step is that of the rate: it is divided by the root mean square of gradients,
-  /// or of means over cycle() gradients, or has only their signs or directions. So noise makes the
-  /// part shorter that leads downhill.
+  /// A step has the length of the rate: it is divided by the root mean square of gradients, or of
+  /// means over cycle() gradients, or has only their directions. So noise makes the part shorter
+  /// that leads downhill.
   kNormalized,
 };
 

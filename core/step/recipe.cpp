@@ -31,7 +31,7 @@ std::string why_no_recipe(const AlgorithmChoice& algorithm, const AlgorithmSetti
   if (gradients.recipe == Recipe::kMeasured) return "";
   if (setting.has_external_optimizer || setting.optimizer == nullptr ||
       setting.optimizer->gradient_use() == GradientUse::kUnknown) {
-    return "nothing was measured for the optimizer";
+    return "no rule has been found for the optimizer";
   }
   if (setting.optimizer->gradient_use() == GradientUse::kLinear &&
       gradients.clip_mode == ClipMode::kNone) {

@@ -3,9 +3,9 @@
 // rank updates with its own gradient. docs/measurements/recipes.md has the measurements behind it.
 //
 //   1. The gradient of one rank is longer than the mean gradient, by the ratio of GradientNoise.
-//   2. An optimizer of the Adam family, `lion` or `muon` makes steps of the rate's length, of which
-//      noise leaves a part that is shorter by this ratio. So the run multiplies the rate by it,
-//      except in weight decay.
+//   2. An optimizer of the Adam family, or `muon`, makes steps of the rate's length, of which noise
+//      leaves a part that is shorter by this ratio. So the run multiplies the rate by it, except in
+//      weight decay.
 //   3. The steps of `sgd` are linear in the gradient, and its rate stays.
 //   4. The largest norm is multiplied by the ratio under every optimizer.
 //

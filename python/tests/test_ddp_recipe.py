@@ -181,7 +181,7 @@ def test_an_optimizer_that_was_not_measured_stays_as_it_is_with_a_warning():
     def rms(parameters):
         return torch.optim.RMSprop(parameters, lr=0.1)
 
-    with pytest.warns(UserWarning, match="nothing was measured for the optimizer RMSprop"):
+    with pytest.warns(UserWarning, match="no rule has been found for the optimizer RMSprop"):
         _, norms, _ = train(12, rms, norm=100.0)
     assert math.isclose(norms[11], math.sqrt(2), rel_tol=1e-5)
 

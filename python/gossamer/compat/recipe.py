@@ -87,7 +87,7 @@ class LoopRecipe:
             return
         self._is_refused = True
         warnings.warn(
-            "recipe allreduce: rate and norm stay as they are, because nothing was measured for "
+            "recipe allreduce: rate and norm stay as they are, because no rule has been found for "
             f"the optimizer {type(optimizer).__name__}",
             stacklevel=2,
         )

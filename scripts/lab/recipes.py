@@ -72,6 +72,8 @@ class Cell:
     first: float
     seeds: tuple[int, ...]
     ways: tuple[str, ...]
+    # The norm of the recipe that `switch` takes.
+    norm: float = 1.0
 
     def name(self, way: str) -> str:
         return f"{self.task} n={self.ranks} batch={self.batch} {self.optimizer} {way}"
@@ -85,9 +87,9 @@ def images(model: dict, alpha: float | None = None) -> dict:
     return {"model": model, "data": {**data, "dirichlet_alpha": alpha}, "steps": 300, "warmup": 20, "decay": 0.01}
 
 
-def text(size: dict, context: int, steps: int) -> dict:
-    data = {"name": "text", "context": context, "train_range": [0, 1000000], "val_range": [1000000, 1020000]}
-    return {"model": {"name": "gpt", **size}, "data": data, "steps": steps, "warmup": steps // 20, "decay": 0.1}
+def text(size: dict, context: int, steps: int, warmup: int, end: int) -> dict:
+    data = {"name": "text", "context": context, "train_range": [0, 1000000], "val_range": [1000000, end]}
+    return {"model": {"name": "gpt", **size}, "data": data, "steps": steps, "warmup": warmup, "decay": 0.1}
 
 
 TASKS = {
@@ -96,14 +98,15 @@ TASKS = {
     "mlp-wide": images({"name": "mlp", "hidden": 256}),
     "cnn": images({"name": "cnn", "width": 8}),
     "cnn-uneven": images({"name": "cnn", "width": 8}, 0.1),
-    "gpt-tiny": text({"size": "tiny"}, 64, 800),
-    "gpt-mini": text({"size": "mini"}, 128, 1600),
+    "gpt-tiny": text({"size": "tiny"}, 64, 800, 40, 1020000),
+    "gpt-mini": text({"size": "mini"}, 128, 1600, 50, 1060000),
 }
 OPTIMIZERS = {
     "adamw": {"name": "adamw"},
     "accum_adamw": {"name": "accum_adamw"},
     "sgd": {"name": "sgd", "momentum": 0.9},
     "lion": {"name": "lion"},
+    "muon": {"name": "muon", "groups": [{"vectors": True, "match": "wte|wpe|head|output", "optimizer": "adamw"}]},
 }
 GOSSIP = {"topology": {"name": "one-peer-exp"}}
 
@@ -161,8 +164,13 @@ def switched() -> Iterator[Cell]:
     yield Cell("mlp", 4, 64, "adamw", 0.008, two, gossip)
     yield Cell("mlp", 4, 16, "accum_adamw", 0.008, two, gossip)
     yield Cell("mlp", 4, 16, "sgd", 0.1, two, gossip)
+    yield Cell("mlp", 4, 16, "lion", 0.002, three, gossip, norm=0.0)
+    yield Cell("mlp", 4, 16, "muon", 0.008, three, gossip, norm=0.0)
     yield Cell("cnn", 4, 16, "adamw", 0.016, two, gossip)
+    yield Cell("cnn", 4, 16, "lion", 0.001, three, gossip, norm=0.0)
+    yield Cell("cnn", 4, 16, "muon", 0.016, three, gossip, norm=0.0)
     yield Cell("gpt-mini", 4, 4, "adamw", 0.006, three, often)
+    yield Cell("gpt-mini", 4, 4, "muon", 0.003, (1,), gossip)
 
 
 class Results:
@@ -325,8 +333,8 @@ def switch(options: argparse.Namespace) -> None:
 
     def loss(cell: Cell, way: str, rate: float) -> float:
         for seed in cell.seeds:
-            finish(cell.point(way, rate, 1.0, seed), results, options)
-        found = results.loss(cell, way, rate, 1.0)
+            finish(cell.point(way, rate, cell.norm, seed), results, options)
+        found = results.loss(cell, way, rate, cell.norm)
         assert found is not None
         return found
 
@@ -334,9 +342,9 @@ def switch(options: argparse.Namespace) -> None:
     for cell in switched():
         if not re.search(options.only, cell.name("")):
             continue
-        for point in search(cell, "allreduce", 1.0, cell.first, results):
+        for point in search(cell, "allreduce", cell.norm, cell.first, results):
             finish(point, results, options)
-        best = best_of(results.grid(cell, "allreduce"), 1.0)
+        best = best_of(results.grid(cell, "allreduce"), cell.norm)
         for rate in () if best is None else (best[0], rounded(best[0] / 2)):
             aim = loss(cell, "allreduce", rate)
             for way in cell.ways:

@@ -81,7 +81,8 @@ void RecipeControl::drop() {
 }
 
 double RecipeControl::rate_factor(const Optimizer& optimizer) const {
-  if (!is_active_ || caller_applies_ || optimizer.gradient_use() != GradientUse::kNormalized) return 1.0;
+  if (!is_active_ || caller_applies_ || optimizer.gradient_use() != GradientUse::kNormalized)
+    return 1.0;
   return noise_->ratio(optimizer.cycle());
 }
 

@@ -13,7 +13,8 @@ constexpr double kEveryStepGap = 0.063;
 /// ranks, every 10 and 40 steps. Under topk we have measured every 2 steps alone, late by 2: 0.07.
 constexpr double kTravelGap = 0.07;
 
-// Gossip whose steps end with mixed models, with a recipe for all-reduce: docs/measurements/recipes.md.
+// Gossip whose steps end with mixed models, with a recipe for all-reduce:
+// docs/measurements/recipes.md.
 constexpr std::string_view kAtEnd = "overlap: false";
 constexpr MeasuredGaps kAtEndGaps{0.007};
 constexpr MeasuredGaps kAtEndInt8Gaps{0.028};

@@ -68,7 +68,10 @@ class LoopRecipe:
             recipe = own()
             return gradient if recipe is None else recipe._divided(gradient)
 
-        self._handles = [p.register_hook(divided) for p in parameters]
+        self._handles = [
+            p.register_hook(divided)  # type: ignore[no-untyped-call]
+            for p in parameters
+        ]
 
     def _divided(self, gradient: torch.Tensor) -> torch.Tensor:
         if self._has_stepped:

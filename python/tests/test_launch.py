@@ -20,8 +20,11 @@ from gossamer.rendezvous import serve
 
 # A signal comes when two of four ranks have been started.
 STARTING = """
-import os, subprocess, sys
+import os, signal, subprocess, sys
 from gossamer import launch
+
+# The tests may run under nohup, whose processes ignore SIGHUP.
+signal.signal(int(sys.argv[1]), signal.SIG_DFL)
 
 class Popen(subprocess.Popen):
     number = 0

@@ -5,6 +5,7 @@
 #include "test/support/sanitized.hpp"
 
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -24,6 +25,8 @@ TEST(StopSignalsDeathTest, RememberTheFirst) {
     if (kSanitized && signal != SIGHUP) continue;
     EXPECT_EXIT(
         {
+          // A shell that starts the tests in the background has them ignore SIGINT.
+          std::signal(signal, SIG_DFL);
           const StopSignals signals;
           if (signals.caught() != 0) _exit(1);
           kill(getpid(), signal);
@@ -38,6 +41,7 @@ TEST(StopSignalsDeathTest, EndTheProcessTheSecondTime) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
+        std::signal(SIGINT, SIG_DFL);
         const StopSignals signals;
         kill(getpid(), SIGINT);
         wait_for_signal(signals);

@@ -101,6 +101,9 @@ TASKS = {
     "gpt-tiny": text({"size": "tiny"}, 64, 800, 40, 1020000),
     "gpt-mini": text({"size": "mini"}, 128, 1600, 50, 1060000),
 }
+# The same with so many times the warm-up.
+for task, factor in (("mlp", 2), ("mlp", 4), ("gpt-mini", 2)):
+    TASKS[f"{task}-warm-{factor}"] = {**TASKS[task], "warmup": factor * TASKS[task]["warmup"]}
 OPTIMIZERS = {
     "adamw": {"name": "adamw"},
     "accum_adamw": {"name": "accum_adamw"},
@@ -121,6 +124,7 @@ WAYS = {
     "gossip": {"algorithm": "gossip", **GOSSIP},
     "gossip-base-k": {"algorithm": "gossip", "topology": {"name": "base-k"}},
     "gossip-share-8": {"algorithm": {"name": "gossip", "share_moments": 8}, **GOSSIP},
+    "base-k-at-end": {"algorithm": {"name": "gossip", "overlap": False}, "topology": {"name": "base-k"}},
     "all-1": outer(1),
     "all-2": outer(2),
     "all-2-topk": {**outer(2), "comm": {"codec": "topk"}},
@@ -171,6 +175,11 @@ def switched() -> Iterator[Cell]:
     yield Cell("cnn", 4, 16, "muon", 0.016, three, gossip, norm=0.0)
     yield Cell("gpt-mini", 4, 4, "adamw", 0.006, three, often)
     yield Cell("gpt-mini", 4, 4, "muon", 0.003, (1,), gossip)
+    for ranks in (6, 12):
+        yield Cell("mlp", ranks, 16, "adamw", 0.008, three, ("gossip-base-k", "base-k-at-end"))
+    for ranks, task in ((4, "mlp-warm-2"), (8, "mlp-warm-2"), (4, "mlp-warm-4"), (8, "mlp-warm-4")):
+        yield Cell(task, ranks, 16, "adamw", 0.008, three, gossip)
+    yield Cell("gpt-mini-warm-2", 4, 4, "adamw", 0.006, (1,), (*gossip, "all-2-topk"))
 
 
 class Results:

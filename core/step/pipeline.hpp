@@ -398,7 +398,7 @@ class Pipeline {
     std::unique_ptr<PeerLanes> lanes;
     /// Memory that the communicator keeps for the pipeline's own sums (Communicator::reserve()).
     std::shared_ptr<void> reserved;
-    /// It uses the lanes.
+    /// The algorithm uses the lanes, and must go before them.
     std::unique_ptr<Algorithm> algorithm;
   };
 

@@ -7,23 +7,13 @@ import warnings
 
 import pytest
 import torch
-from conftest import rank
+from conftest import DEVICE, rank
+from test_recipe import Numbers
 
 import gossamer as gs
 from gossamer.compat.ddp import DistributedDataParallel
 
 COMPLETE = {"algorithm": "gossip", "topology": "complete"}
-
-
-class Numbers(torch.nn.Module):
-    """Two numbers; ranks 0 and 1 get the gradients (1, 1) and (1, -1)."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(2))
-
-    def forward(self, x):
-        return (self.weight * x).sum()
 
 
 def train(num_steps, make, *, recipe="allreduce", norm=None, passes=1, **others):
@@ -32,7 +22,7 @@ def train(num_steps, make, *, recipe="allreduce", norm=None, passes=1, **others)
     def work():
         model = DistributedDataParallel(Numbers(), **(COMPLETE | others), recipe=recipe)
         optimizer = make(model.parameters())
-        x = torch.tensor([1.0, 1.0 if rank() == 0 else -1.0]) / passes
+        x = torch.tensor([1.0, 1.0 - 2 * rank()], device=DEVICE) / passes
         found, norms = [], []
         for _ in range(num_steps):
             optimizer.zero_grad()
@@ -80,7 +70,7 @@ def test_optimizers_of_two_parts_have_gradients_of_their_own():
             torch.nn.ModuleList([Numbers(), Numbers()]), **COMPLETE, recipe="allreduce"
         )
         first, second = (adamw(part.parameters()) for part in model.module)
-        x = torch.tensor([1.0, 1.0 - 2 * rank()])
+        x = torch.tensor([1.0, 1.0 - 2 * rank()], device=DEVICE)
         found = []
         for _ in range(12):
             model.zero_grad()
@@ -162,7 +152,7 @@ def test_rates_are_the_loops_own_after_a_step():
         optimizer = adamw(model.parameters(), decay=0.5)
         for _ in range(12):
             optimizer.zero_grad()
-            model(torch.tensor([1.0, 1.0 - 2 * rank()])).backward()
+            model(torch.tensor([1.0, 1.0 - 2 * rank()], device=DEVICE)).backward()
             optimizer.step()
         group = optimizer.param_groups[0]
         return group["lr"], group["weight_decay"]

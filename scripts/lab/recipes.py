@@ -124,14 +124,13 @@ WAYS = {
     "gossip": {"algorithm": "gossip", **GOSSIP},
     "gossip-base-k": {"algorithm": "gossip", "topology": {"name": "base-k"}},
     "gossip-share-8": {"algorithm": {"name": "gossip", "share_moments": 8}, **GOSSIP},
-    "base-k-at-end": {"algorithm": {"name": "gossip", "overlap": False}, "topology": {"name": "base-k"}},
     "all-1": outer(1),
     "all-2": outer(2),
     "all-2-topk": {**outer(2), "comm": {"codec": "topk"}},
     "all-10": outer(10),
 }
 # Ways that end a step with mixed models.
-for name in ("gossip", "gossip-share-8", "all-2", "all-2-topk", "all-10"):
+for name in ("gossip", "gossip-base-k", "gossip-share-8", "all-2", "all-2-topk", "all-10"):
     way = WAYS[name]["algorithm"]
     at_end = {"name": way} if isinstance(way, str) else way
     WAYS[f"{name}-at-end"] = {**WAYS[name], "algorithm": {**at_end, "overlap": False}}
@@ -176,7 +175,7 @@ def switched() -> Iterator[Cell]:
     yield Cell("gpt-mini", 4, 4, "adamw", 0.006, three, often)
     yield Cell("gpt-mini", 4, 4, "muon", 0.003, (1,), gossip)
     for ranks in (6, 12):
-        yield Cell("mlp", ranks, 16, "adamw", 0.008, three, ("gossip-base-k", "base-k-at-end"))
+        yield Cell("mlp", ranks, 16, "adamw", 0.008, three, ("gossip-base-k", "gossip-base-k-at-end"))
     for ranks, task in ((4, "mlp-warm-2"), (8, "mlp-warm-2"), (4, "mlp-warm-4"), (8, "mlp-warm-4")):
         yield Cell(task, ranks, 16, "adamw", 0.008, three, gossip)
     yield Cell("gpt-mini-warm-2", 4, 4, "adamw", 0.006, (1,), (*gossip, "all-2-topk"))

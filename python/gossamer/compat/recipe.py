@@ -62,6 +62,9 @@ class LoopRecipe:
         self._has_stepped = True
         """Whether no gradient has come since the last step."""
         self._is_refused = False
+        self._uses: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Use] = (
+            weakref.WeakKeyDictionary()
+        )
         own = weakref.ref(self)
 
         def divided(gradient: torch.Tensor) -> torch.Tensor:
@@ -85,8 +88,11 @@ class LoopRecipe:
         self._has_stepped = True
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
-        """Go on without the recipe, with a warning, if an optimizer is none that was measured."""
-        if self._is_refused or _use_of(optimizer) is not None:
+        """Know an optimizer. Go on without the recipe, with a warning, if it was not measured."""
+        use = _use_of(optimizer)
+        if use is not None:
+            self._uses[optimizer] = use
+        if self._is_refused or use is not None:
             return
         self._is_refused = True
         warnings.warn(
@@ -104,7 +110,7 @@ class LoopRecipe:
         groups = optimizer.param_groups
         grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
         torch._foreach_mul_(grads, self._factor)
-        use = _use_of(optimizer)
+        use = self._uses.get(optimizer)
         before = [(group["lr"], group["weight_decay"]) for group in groups]
         for group, (rate, decay) in zip(groups, before, strict=True):
             if use is not None and use.has_length_of_rate:

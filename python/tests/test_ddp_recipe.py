@@ -176,6 +176,25 @@ def test_an_optimizer_that_was_not_measured_stays_as_it_is_with_a_warning():
     assert math.isclose(norms[11], math.sqrt(2), rel_tol=1e-5)
 
 
+def test_an_optimizer_without_a_rule_gets_whole_gradients_where_it_comes_later():
+    def work():
+        parts = torch.nn.ModuleList([Numbers(), Numbers()])
+        model = DistributedDataParallel(parts, **COMPLETE, recipe="allreduce")
+        first, later = adamw(parts[0].parameters()), torch.optim.Rprop(parts[1].parameters())
+        x = torch.tensor([1.0, 1.0 - 2 * rank()], device=DEVICE)
+        for step in range(13):
+            model.zero_grad()
+            sum(part(x) for part in parts).backward()
+            first.step()
+            if step == 12:
+                later.step()
+        return parts[1].weight.grad.tolist()
+
+    with pytest.warns(UserWarning, match="no rule has been found for the optimizer Rprop"):
+        found = gs.run_threads(2, work)[0]
+    assert found == pytest.approx([1.0, 1.0], rel=1e-6)
+
+
 def test_means_of_gradients_need_no_factor():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -111,11 +111,14 @@ class LoopRecipe:
         grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
         torch._foreach_mul_(grads, self._factor)
         use = self._uses.get(optimizer)
+        if use is None:
+            yield
+            return
         before = [(group["lr"], group["weight_decay"]) for group in groups]
         for group, (rate, decay) in zip(groups, before, strict=True):
-            if use is not None and use.has_length_of_rate:
+            if use.has_length_of_rate:
                 group["lr"] = rate * self._factor
-            if use is not None and use.decouples_decay:
+            if use.decouples_decay:
                 group["weight_decay"] = decay / self._factor
         try:
             yield
